@@ -142,7 +142,8 @@ async fn main() {
     let records: u64 = std::env::args().filter_map(|argument| argument.parse().ok()).next().unwrap_or(10_000_000);
     let folder = tempfile::tempdir().unwrap();
     let clock_rng: Arc<dyn ClockRng> = Arc::new(SystemClockRng::new());
-    let settings = StoreSettings { dir: folder.path().to_owned(), cache_bytes: 64 << 20, queue: 16_384 };
+    let settings =
+        StoreSettings { dir: folder.path().to_owned(), cache_bytes: 64 << 20, queue: 16_384, min_free_disk: Some(0) };
     let store = Store::open(settings, clock_rng.clone()).unwrap();
     let first = first_start(&store, &clock_rng).await.unwrap().unwrap();
     let access = Keys::new(store.clone(), clock_rng.clone()).authenticate(first.secret.expose()).await.unwrap();

@@ -62,7 +62,8 @@ async fn main() {
     let dir = tempfile::tempdir_in(".").unwrap();
     println!("bare 4 KiB write + fdatasync: {:.0}/s", fsyncs(dir.path()));
     let clock_rng: Arc<dyn ClockRng> = Arc::new(SystemClock(Instant::now(), SystemRandom::new()));
-    let settings = StoreSettings { dir: dir.path().join("data"), cache_bytes: 64 << 20, queue: 1024 };
+    let settings =
+        StoreSettings { dir: dir.path().join("data"), cache_bytes: 64 << 20, queue: 1024, min_free_disk: Some(0) };
     let store = Store::open(settings, clock_rng.clone()).unwrap();
     let first = first_start(&store, &clock_rng).await.unwrap().unwrap();
     let keys = Arc::new(Keys::new(store.clone(), clock_rng));

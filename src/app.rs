@@ -46,6 +46,7 @@ use crate::calls::{
 use crate::clock_rng::ClockRng;
 use crate::config::{self, ComputeArgs, Config, DraftModel, ModelDevice, ModelPrecision, Precision, Tls};
 use crate::control_socket::{self, ControlSocket};
+use crate::disk_space::DiskReserve;
 pub use crate::engine::run_sandbox;
 use crate::engine::{self, Engine};
 use crate::http::Api;
@@ -158,7 +159,12 @@ impl App {
         clock_rng: Arc<dyn ClockRng>,
     ) -> Result<Self, StartError> {
         let data = config.paths.data.clone();
-        let settings = StoreSettings { dir: data.clone(), cache_bytes: 64 << 20, queue: 16_384 };
+        let settings = StoreSettings {
+            dir: data.clone(),
+            cache_bytes: 64 << 20,
+            queue: 16_384,
+            min_free_disk: config.min_free_disk,
+        };
         let store = Store::open_at(settings, config.store.as_ref(), clock_rng.clone())?;
         let clock_rng = store.clock(clock_rng);
         protect_secret(&data.join(ADMIN_KEY_FILE), "make another admin key, revoke this one and delete the file");
@@ -375,7 +381,12 @@ async fn record_run(record: Arc<RunRecord>) {
 
 /// Removes expired images, responses and the like now and every minute.
 async fn sweep(api: Data<Api>) {
+    let store = api.store.clone();
     loop {
+        let keeping = store.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || keeping.keep_space_back()).await {
+            tracing::warn!(%error, "no space could be kept back for a full disk");
+        }
         if api.services.maintenance.is_due_here().await {
             sweep_once(&api.services).await;
         }
@@ -564,7 +575,14 @@ fn api(
         ConversationContextLoader { conversations: services.conversations.clone(), agents: services.agents.clone() };
     let tuned = TunedModels::new(engine.clone(), services.jobs.clone());
     let models = Models::new(engine.clone(), tuned.clone(), upstream.clone());
-    let pulls = ModelPulls::new(config.api_pulls.clone(), engine.clone(), services.pull_log.clone(), clock_rng.clone());
+    let disk = DiskReserve::new(&config.paths.data, config.min_free_disk);
+    let pulls = ModelPulls::new(
+        config.api_pulls.clone(),
+        engine.clone(),
+        services.pull_log.clone(),
+        clock_rng.clone(),
+        disk.at(&config.paths.models),
+    );
     let upstream_models = UpstreamModels::new(engine.clone(), upstream.clone());
     let generation = TextGeneration::new(engine.clone(), clock_rng.clone(), tuned, upstream_models.clone());
     Api {
@@ -579,7 +597,7 @@ fn api(
         transcriptions: Transcriptions::new(
             engine.clone(),
             clock_rng.clone(),
-            transcription_settings(config),
+            transcription_settings(config, &disk),
             upstream_models.clone(),
         ),
         speeches: Speeches::new(engine.clone(), upstream_models),
@@ -591,6 +609,7 @@ fn api(
         keyless: None,
         services,
         store,
+        disk,
         clock_rng,
         unknown_fields: match config.ignore_unknown_fields {
             true => UnknownFields::Ignored,
@@ -601,10 +620,11 @@ fn api(
     }
 }
 
-fn transcription_settings(config: &Config) -> TranscriptionSettings {
+fn transcription_settings(config: &Config, disk: &DiskReserve) -> TranscriptionSettings {
     TranscriptionSettings {
         program: config.sandbox.clone(),
         folder: config.paths.data.clone(),
+        reserve: disk.clone(),
         max_bytes: config.max_audio_bytes,
         max_seconds: config.max_audio_seconds,
     }

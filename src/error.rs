@@ -78,6 +78,15 @@ codes! {
     ModelUnavailable      => 503 "server_error"          "model_unavailable",
     StorageUnavailable    => 503 "server_error"          "storage_unavailable",
     ShuttingDown          => 503 "server_error"          "shutting_down",
+    /// The disk has no more space than the server keeps back. Requests that store no content go on.
+    InsufficientStorage   => 507 "server_error"          "insufficient_storage",
+}
+
+impl Code {
+    /// Whether a write failed that may succeed later: the disk or the database is not available, full, or too slow.
+    pub fn is_failed_write(self) -> bool {
+        matches!(self, Code::StorageUnavailable | Code::InsufficientStorage | Code::Overloaded)
+    }
 }
 
 /// An error that ends a request.

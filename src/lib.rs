@@ -12,6 +12,7 @@ pub mod clock_rng;
 pub mod config;
 pub mod control_socket;
 pub mod device_choice;
+pub mod disk_space;
 pub mod display;
 pub mod download;
 pub mod engine;

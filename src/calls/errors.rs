@@ -26,7 +26,8 @@ const MAX_MODEL_ATTEMPTS: u32 = 5;
 /// unavailable.
 pub(super) fn is_temporary(error: &Error, model_attempts: u32) -> bool {
     match error.code() {
-        Code::RateLimited | Code::Overloaded | Code::StorageUnavailable => true,
+        Code::RateLimited => true,
+        code if code.is_failed_write() => true,
         Code::ModelUnavailable => model_attempts + 1 < MAX_MODEL_ATTEMPTS,
         _ => false,
     }

@@ -43,4 +43,4 @@ pub use pull::{PullOptions, Pulled, pull, pull_command, pull_with};
 pub use remedy::{Remedy, UserError};
 pub use source_file::{ChangedFile, Integrity, ModelSource, SOURCE_FILE, SourceEntry, SourceFile, read_source};
 pub use sources::{Input, Inputs, Part, Parts, Registry, Source, ZipMember};
-pub use staging::{Staging, disk_space};
+pub use staging::Staging;

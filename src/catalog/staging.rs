@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::error::FolderError;
+use crate::disk_space::DiskSpace;
 use crate::file_lock::FileLock;
 use crate::new_folder::{exchange, remove};
 
@@ -75,7 +76,7 @@ impl Staging {
     /// Fails if the disk has fewer than `needed` free bytes.
     pub fn check_space(&self, needed: u64) -> Result<(), FolderError> {
         // If the file system does not report its free space, a full disk is detected later.
-        let Ok((free, _)) = disk_space(&self.dir) else { return Ok(()) };
+        let Ok(DiskSpace { free, .. }) = DiskSpace::of(&self.dir) else { return Ok(()) };
         match free < needed {
             true => Err(FolderError::NoSpace { path: self.models_dir.clone(), needed, free }),
             false => Ok(()),
@@ -110,12 +111,6 @@ impl Staging {
         let _left_behind = fs::remove_dir_all(self.files());
         let _others_need_it = fs::remove_dir(&self.dir);
     }
-}
-
-/// Free and total bytes of the file system of a path.
-pub fn disk_space(path: &Path) -> io::Result<(u64, u64)> {
-    let found = rustix::fs::statvfs(path)?;
-    Ok((found.f_bavail.saturating_mul(found.f_frsize), found.f_blocks.saturating_mul(found.f_frsize)))
 }
 
 fn lock(path: &Path, name: &str) -> Result<FileLock, FolderError> {

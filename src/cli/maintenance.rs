@@ -97,7 +97,7 @@ pub(super) fn open(paths: &DataPaths, clock_rng: Arc<dyn ClockRng>) -> Result<St
     if location.is_none() {
         require_store(&paths.data)?;
     }
-    let settings = StoreSettings { dir: paths.data.clone(), cache_bytes: 16 << 20, queue: 16 };
+    let settings = StoreSettings { dir: paths.data.clone(), cache_bytes: 16 << 20, queue: 16, min_free_disk: Some(0) };
     Ok(Store::open_existing(settings, location.as_ref(), clock_rng)?)
 }
 

@@ -88,6 +88,15 @@ fn machine_name() -> Option<String> {
     Some(name).filter(|name| !name.is_empty())
 }
 
+/// What stays free of the disk.
+#[derive(Args, Clone, Debug, Default)]
+pub struct DiskArgs {
+    /// Free space of the disk below which uploads, pulls and generated images are refused, so that everything else goes on; 0
+    /// for none [default: 2 % of the disk, at least 16 MiB and at most 1 GiB]
+    #[arg(long, env = "OUTPOST_MIN_FREE_DISK", value_name = "SIZE", value_parser = parse_size)]
+    pub min_free_disk: Option<u64>,
+}
+
 /// What computes the models.
 #[derive(Args, Clone, Debug)]
 pub struct ComputeArgs {
@@ -174,6 +183,8 @@ pub struct ServeArgs {
     /// Seconds until the URL of a generated image expires and the image is deleted
     #[arg(long, env = "OUTPOST_IMAGE_URL_SECONDS", default_value_t = 3600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(60..=604_800))]
     pub image_url_seconds: u64,
+    #[command(flatten)]
+    pub disk: DiskArgs,
     /// Max size of an audio file to transcribe
     #[arg(long, env = "OUTPOST_MAX_AUDIO_SIZE", default_value = "1GiB", value_name = "SIZE", value_parser = parse_size)]
     pub max_audio_size: u64,

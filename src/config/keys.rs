@@ -91,6 +91,7 @@ pub const KEYS: &[Key] = &[
     Key::new("limits.max_queued", "max_queued", AtReload),
     Key::new("limits.usage_retention_days", "usage_retention_days", AtReload),
     Key::new("limits.image_url_seconds", "image_url_seconds", AfterRestart),
+    Key::new("limits.min_free_disk", "min_free_disk", AfterRestart).example(r#""1GiB""#),
     Key::new("limits.max_audio_size", "max_audio_size", AfterRestart),
     Key::new("limits.max_audio_seconds", "max_audio_seconds", AfterRestart),
     Key::new("log.level", "log_level", AtReload),

@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use self::arguments::{ComputeArgs, DEFAULT_LISTEN, DEFAULT_MODELS, DataPaths, ServeArgs, StoreArgs};
+pub use self::arguments::{ComputeArgs, DEFAULT_LISTEN, DEFAULT_MODELS, DataPaths, DiskArgs, ServeArgs, StoreArgs};
 pub use self::choices::{DraftModel, KvType, LogFormat, LogLevel, ModelDevice, ModelPrecision, Precision};
 pub use self::defaults::with_defaults;
 pub use self::effective::{Effective, ValueOrigin, effective};
@@ -88,6 +88,8 @@ pub struct Config {
     pub usage_retention: Duration,
     /// How long a signed URL of a generated image is valid.
     pub image_url_ttl: Duration,
+    /// Bytes of the disk that content leaves free. `None`: a share of the disk.
+    pub min_free_disk: Option<u64>,
     /// The most bytes of an audio file to transcribe.
     pub max_audio_bytes: u64,
     /// The longest audio to transcribe; seconds.
@@ -165,6 +167,7 @@ impl Config {
             drain: Duration::from_secs(args.drain_seconds),
             usage_retention: Duration::from_secs(args.usage_retention_days * 86_400),
             image_url_ttl: Duration::from_secs(args.image_url_seconds),
+            min_free_disk: args.disk.min_free_disk,
             max_audio_bytes: args.max_audio_size,
             max_audio_seconds: args.max_audio_seconds,
             public_url: args.public_url.clone(),

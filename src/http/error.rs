@@ -169,8 +169,8 @@ pub fn render(error: &Error, request_id: RequestId, format: ApiFormat) -> HttpRe
     if error.code().status() == 401 {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
-    if error.code() == Code::InsufficientQuota {
-        // OpenAI's clients obey this header: retrying does not help when a budget is exhausted.
+    if matches!(error.code(), Code::InsufficientQuota | Code::InsufficientStorage) {
+        // OpenAI's clients obey this header: retrying does not help when a budget is exhausted or the disk is full.
         headers.insert(header::HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
     }
     if let Some(wait) = error.wait() {

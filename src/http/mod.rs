@@ -53,6 +53,7 @@ use crate::calls::{
     transcriptions::Transcriptions,
 };
 use crate::clock_rng::ClockRng;
+use crate::disk_space::DiskReserve;
 use crate::ids::{KeyId, ListId};
 use crate::origin::Origin;
 use crate::service::Services;
@@ -62,6 +63,8 @@ use crate::storage::Store;
 pub struct Api {
     pub clock_rng: Arc<dyn ClockRng>,
     pub store: Store,
+    /// The reserve of the disk with the data folder.
+    pub disk: DiskReserve,
     pub services: Services,
     pub fine_tuning: FineTuning,
     pub models: Models,

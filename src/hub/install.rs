@@ -15,12 +15,11 @@ use crate::catalog::{
     ChangedFile, FolderError, Integrity, ModelSource, SOURCE_FILE, SourceEntry, SourceFile, Staging, read_source,
 };
 use crate::clock_rng::Timestamp;
+use crate::disk_space::DiskReserve;
 use crate::download::{Checksum, FileSpec};
 use crate::engine::model_memory;
 use crate::progress::Progress;
 
-/// Disk space that stays free, in bytes: a full disk would stop the database.
-const RESERVE_BYTES: u64 = 1 << 30;
 /// The folder of unfinished parts in the working folder of a model.
 const PARTS: &str = "parts";
 
@@ -102,7 +101,9 @@ impl Hub {
         let parts = staging.path(PARTS);
         let specs: Vec<FileSpec> = plan.files.iter().map(spec).collect();
         let missing = keep_parts_of(&specs, &parts);
-        staging.check_space(missing.saturating_add(RESERVE_BYTES))?;
+        // A full disk would stop the database. If the file system does not report its space, nothing is checked.
+        let kept_back = DiskReserve::new(staging.files(), None).status().map_or(0, |status| status.min_free);
+        staging.check_space(missing.saturating_add(kept_back))?;
         let (mut files, mut resumed) = (Vec::new(), 0);
         for spec in &specs {
             // The file stays with the parts until all are complete, so that an interruption loses none.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::error::{Code, Result};
+use crate::error::Result;
 use crate::storage::Store;
 pub use crate::storage::work_leases::is_taken_over;
 use crate::storage::work_leases::{self, Work};
@@ -36,7 +36,7 @@ pub(super) async fn release(store: &Store, work: Work) {
     for _ in 0..RELEASE_ATTEMPTS {
         match store.write(move |tx| work_leases::release(tx, work)).await {
             Ok(()) => return,
-            Err(error) if matches!(error.code(), Code::StorageUnavailable | Code::Overloaded) => {
+            Err(error) if error.code().is_failed_write() => {
                 tokio::time::sleep(LOOK_INTERVAL).await;
             }
             Err(_) => break,

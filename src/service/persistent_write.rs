@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{Code, Result};
+use crate::error::Result;
 use crate::storage::{Store, WriteTx};
 
 /// The time until a write is tried again if the disk fails.
@@ -20,7 +20,7 @@ pub(super) async fn write(
     loop {
         let mut attempt = write.clone();
         match store.write(move |tx| attempt(tx, attempts)).await {
-            Err(error) if matches!(error.code(), Code::StorageUnavailable | Code::Overloaded) => {
+            Err(error) if error.code().is_failed_write() => {
                 tracing::warn!(what, %error, "a write failed and is tried again");
                 tokio::time::sleep(RETRY_DELAY).await;
                 attempts += 1;

@@ -10,6 +10,7 @@ use super::quotas::{self, signed};
 use super::signed_urls;
 pub use super::signed_urls::SignedUrl;
 use crate::clock_rng::{ClockRng, Timestamp};
+use crate::disk_space::DataClass;
 use crate::error::{Code, Error, Result};
 use crate::ids::StoredImageId;
 use crate::storage::Store;
@@ -93,8 +94,9 @@ impl StoredImages {
         Self { store, clock_rng, ttl }
     }
 
-    /// Checks the caller's storage quota before images are generated.
+    /// Checks the disk's space and the caller's storage quota before images are generated.
     pub async fn admit(&self, access: &Access) -> Result<()> {
+        self.store.require_space(DataClass::Bulk, 1)?;
         let project = access.project();
         self.store.read(move |tx| quotas::check_bytes(tx, project, 1)).await
     }

@@ -11,6 +11,7 @@ use super::error::BackupError;
 use super::private_files;
 use super::redb::copy::{Pepper, copy};
 use super::store::Store;
+use crate::disk_space::DataClass;
 
 /// The report of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,7 @@ impl Store {
         if to.symlink_metadata().is_ok() {
             return Err(BackupError::TargetExists { path: to.to_owned() });
         }
+        self.require_space_for_copy(to)?;
         let tx = self.snapshot().map_err(|error| database(cause(&error)))?;
         let records = tx.tables().map_err(|failed| database(failed.reason))?;
         let partial = private_files::partial(to);
@@ -39,6 +41,23 @@ impl Store {
         };
         published.inspect_err(|_| drop(std::fs::remove_file(&partial)))?;
         Ok(BackupReport { records, bytes: std::fs::metadata(to).map_err(io)?.len() })
+    }
+}
+
+impl Store {
+    /// Refuses a copy that would take the reserve of the disk with the database. It has at most the written bytes of the
+    /// database.
+    fn require_space_for_copy(&self, to: &Path) -> Result<(), BackupError> {
+        let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let Some(status) = self.reserve().filter(|reserve| reserve.covers(folder)).and_then(|own| own.status().ok())
+        else {
+            return Ok(());
+        };
+        let (needed, room) = (self.written_bytes(), status.room(DataClass::Bulk));
+        match needed > room && status.min_free > 0 {
+            true => Err(BackupError::NoSpace { path: to.to_owned(), needed, free: room }),
+            false => Ok(()),
+        }
     }
 }
 

@@ -81,6 +81,12 @@ pub enum BackupError {
     TargetExists { path: PathBuf },
     #[error("Cannot write the backup {}: {source}. Check that the disk has free space.", path.display())]
     Io { path: PathBuf, source: io::Error },
+    #[error(
+        "The backup {} may take {needed} bytes, and its disk has {free} free beside what the server keeps back. Free \
+         space, or choose another disk.",
+        path.display()
+    )]
+    NoSpace { path: PathBuf, needed: u64, free: u64 },
     #[error("Cannot copy the database: {reason}. Run `outpost check` once the server has stopped.")]
     Database { reason: String },
 }

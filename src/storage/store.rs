@@ -25,6 +25,7 @@ use super::tables;
 use super::transaction::{ReadTx, Reader as _, WriteTx};
 use super::watchers::Watcher;
 use crate::clock_rng::ClockRng;
+use crate::disk_space::{DataClass, DiskReserve};
 use crate::error::{Code, Error, Result};
 
 /// Settings of a store.
@@ -36,6 +37,8 @@ pub struct StoreSettings {
     pub cache_bytes: usize,
     /// Max queued writes; more are refused.
     pub queue: usize,
+    /// Bytes of the disk that content leaves free; `None`: the default of [`DiskReserve::new`].
+    pub min_free_disk: Option<u64>,
 }
 
 /// Numbers of writes and of commits since the store was opened.
@@ -89,9 +92,9 @@ impl Store {
 
     /// As [`Store::open`], through a chosen backend; for fault injection.
     pub fn open_with(settings: StoreSettings, clock_rng: Arc<dyn ClockRng>, opener: Opener) -> Result<Self, OpenError> {
-        let StoreSettings { dir, cache_bytes, queue } = settings;
+        let StoreSettings { dir, cache_bytes, queue, min_free_disk } = settings;
         let (sender, inbox) = sync_channel(queue.max(1));
-        let (engine, thread) = redb::open(&dir, cache_bytes, opener, &*clock_rng, inbox)?;
+        let (engine, thread) = redb::open(&dir, (cache_bytes, min_free_disk), opener, &*clock_rng, inbox)?;
         let (shared, thread) = (engine.shared.clone(), WriterThread(Mutex::new(Some(thread))));
         Ok(Self { inner: Arc::new(Inner { engine, shared, sender, thread }) })
     }
@@ -166,6 +169,18 @@ impl Store {
         }
     }
 
+    /// Fails with `insufficient_storage` if content of that class is not stored at the moment.
+    ///
+    /// For work that would be lost at its end; each write checks it anyway.
+    pub fn require_space(&self, class: DataClass, bytes: u64) -> Result<()> {
+        self.reserve().map_or(Ok(()), |reserve| reserve.require(class, bytes))
+    }
+
+    /// Keeps space back for the time when the disk is full, unless that is done. Blocking.
+    pub fn keep_space_back(&self) {
+        self.inner.engine.keep_space_back();
+    }
+
     /// Runs `f` on a snapshot, on a blocking thread.
     pub async fn read<T, F>(&self, f: F) -> Result<T>
     where
@@ -194,6 +209,16 @@ impl Store {
     /// A snapshot for long work on the caller's thread.
     pub(super) fn snapshot(&self) -> Result<ReadTx> {
         self.inner.snapshot()
+    }
+
+    /// The reserve of the disk with the database; `None` if it is not on a disk of this machine.
+    pub(super) fn reserve(&self) -> Option<&DiskReserve> {
+        self.inner.engine.reserve()
+    }
+
+    /// Bytes that the database takes of its disk; 0 if unknown.
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.inner.engine.written_bytes()
     }
 
     /// Size of the database in bytes; 0 if unknown.

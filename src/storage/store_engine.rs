@@ -7,6 +7,7 @@ use super::cluster::Cluster;
 use super::engine::{EngineSnapshot, Failed, Health};
 use super::exchanges::ExchangeQueue;
 use super::jobs::Message;
+use crate::disk_space::DiskReserve;
 
 /// A database. Its writer thread, which takes [`Message`]s, belongs to the engine as well.
 pub(super) trait StoreEngine: Send + Sync {
@@ -21,6 +22,19 @@ pub(super) trait StoreEngine: Send + Sync {
 
     /// Size of the database in bytes; 0 if unknown.
     fn bytes(&self) -> u64;
+
+    /// Bytes that the database takes of its disk, without parts of the file that were never written; 0 if unknown.
+    fn written_bytes(&self) -> u64 {
+        0
+    }
+
+    /// The reserve of the disk with the database; `None` if it is not on a disk of this machine.
+    fn reserve(&self) -> Option<&DiskReserve> {
+        None
+    }
+
+    /// Keeps space back for the time when the disk is full, unless that is done. Blocking.
+    fn keep_space_back(&self) {}
 
     /// The nodes that share the database; `None` if no others can.
     fn cluster(&self) -> Option<&Arc<Cluster>> {

@@ -1,6 +1,8 @@
 //! All tables of the database. They map bytes to bytes: keys in sort order, values as [`codec`](super::codec) encodes
 //! them. This lets backup and verification iterate over any table.
 
+use crate::disk_space::DataClass;
+
 /// The name of a table; part of the input of a record's MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table(&'static str);
@@ -22,6 +24,18 @@ impl Table {
                 | BATCH_RESULTS
                 | IDEMPOTENCY_KEYS
         )
+    }
+}
+
+impl Table {
+    /// When the disk has little space, the less essential tables are no longer written.
+    pub(super) fn data_class(self) -> DataClass {
+        match self {
+            FILE_CHUNKS | STORED_IMAGE_CHUNKS => DataClass::Bulk,
+            CONVERSATIONS | MESSAGES | AGENTS | AGENT_VERSIONS | RESPONSE_CONTENTS | OPEN_RESPONSES
+            | RESPONSE_STEPS | BATCH_RESULTS | IDEMPOTENCY_KEYS | JOB_EVENTS => DataClass::Content,
+            _ => DataClass::Essential,
+        }
     }
 }
 

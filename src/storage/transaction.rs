@@ -1,6 +1,6 @@
 //! Transactions with typed reads and writes, on top of an [engine](super::engine).
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,6 +11,7 @@ use super::codec::{self, Record};
 use super::engine::{EngineSnapshot, EngineWrite, Export, Failed, Health, Scan, Visit, unavailable};
 use super::pepper::Pepper;
 use super::tables::Table;
+use crate::disk_space::{DataClass, DiskReserve, DiskStatus};
 use crate::error::Result;
 
 /// One stored pair.
@@ -134,6 +135,29 @@ impl Reader for ReadTx {
 /// Table and key of a written record whose changes are announced.
 pub(super) type Change = (Table, Vec<u8>);
 
+/// What a transaction may still write before the disk has only its reserve left. Without a reserve, everything.
+#[derive(Default)]
+struct Room<'a> {
+    reserve: Option<&'a DiskReserve>,
+    /// Measured once, if content is written; `None` if the file system does not report it.
+    status: OnceCell<Option<DiskStatus>>,
+    /// Bytes of the transaction so far, which the free space does not show yet.
+    taken: Cell<u64>,
+}
+
+impl Room<'_> {
+    fn take(&self, class: DataClass, bytes: u64) -> Result<()> {
+        let taken = self.taken.get().saturating_add(bytes);
+        if let Some(reserve) = self.reserve.filter(|_| class != DataClass::Essential)
+            && let Some(status) = self.status.get_or_init(|| reserve.status().ok())
+        {
+            status.require(class, taken)?;
+        }
+        self.taken.set(taken);
+        Ok(())
+    }
+}
+
 /// A write transaction, shared by the closures of one group.
 ///
 /// It counts writes, so that the writer knows whether a failed closure has written. It also notes disk errors and
@@ -142,6 +166,7 @@ pub struct WriteTx<'a> {
     engine: &'a dyn EngineWrite,
     pepper: Arc<Pepper>,
     process: Option<NodeProcess>,
+    room: Room<'a>,
     writes: Cell<u64>,
     health: Cell<Health>,
     changes: RefCell<Vec<Change>>,
@@ -150,12 +175,17 @@ pub struct WriteTx<'a> {
 impl<'a> WriteTx<'a> {
     pub(super) fn new(engine: &'a dyn EngineWrite, pepper: Arc<Pepper>) -> Self {
         let (writes, health, changes) = (Cell::new(0), Cell::default(), RefCell::default());
-        Self { engine, pepper, process: None, writes, health, changes }
+        Self { engine, pepper, process: None, room: Room::default(), writes, health, changes }
     }
 
     /// The transaction as one of a process that shares the database with others.
     pub(super) fn by(self, process: Option<NodeProcess>) -> Self {
         Self { process, ..self }
+    }
+
+    /// The transaction, with this reserve of the disk, which content leaves free.
+    pub(super) fn within(self, reserve: &'a DiskReserve) -> Self {
+        Self { room: Room { reserve: Some(reserve), ..self.room }, ..self }
     }
 
     /// The process that writes, if others use the same database.
@@ -166,6 +196,7 @@ impl<'a> WriteTx<'a> {
     /// Stores `record` under `key`, replacing what is there.
     pub fn put<R: Record>(&self, key: &[u8], record: &R) -> Result<()> {
         let bytes = codec::encode(&self.pepper, key, record)?;
+        self.room.take(R::TABLE.data_class(), (key.len() + bytes.len()) as u64)?;
         self.put_raw(R::TABLE, key, &bytes)?;
         self.note_change::<R>(key);
         Ok(())

@@ -41,6 +41,7 @@ const VALUES: &[(&str, &str, &str, &str)] = &[
     ("limits.max_queued", "51", "52", "53"),
     ("limits.usage_retention_days", "61", "62", "63"),
     ("limits.image_url_seconds", "71", "72", "73"),
+    ("limits.min_free_disk", "'1MiB'", "2MiB", "3MiB"),
     ("limits.max_audio_size", "'1MiB'", "2MiB", "3MiB"),
     ("limits.max_audio_seconds", "81", "82", "83"),
     ("log.level", "'debug'", "warn", "error"),

@@ -33,6 +33,7 @@ mod config;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod cuda_driver;
 mod devices;
+mod disk_full;
 mod doctor;
 mod drain;
 mod failed_start;

@@ -108,7 +108,8 @@ fn the_work_of_a_process_that_has_stopped_is_free_at_once_and_its_leases_are_rem
 #[test]
 fn a_process_that_has_the_store_for_itself_needs_no_leases() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = StoreSettings { dir: folder.path().to_owned(), cache_bytes: 1 << 20, queue: 16 };
+    let settings =
+        StoreSettings { dir: folder.path().to_owned(), cache_bytes: 1 << 20, queue: 16, min_free_disk: Some(0) };
     let store = Store::open(settings, Arc::new(SystemClockRng::new())).unwrap();
     require(&store).unwrap();
     assert!(claim(&store));

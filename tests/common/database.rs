@@ -33,7 +33,8 @@ impl Database {
     /// Opens the store as a node without a server, with a data folder of its own.
     pub fn open_store(&self, node: &str, clock_rng: Arc<dyn ClockRng>) -> (Store, TempDir) {
         let data = tempfile::tempdir().unwrap();
-        let settings = StoreSettings { dir: data.path().to_owned(), cache_bytes: 16 << 20, queue: 4096 };
+        let settings =
+            StoreSettings { dir: data.path().to_owned(), cache_bytes: 16 << 20, queue: 4096, min_free_disk: Some(0) };
         let open = || Store::open_postgres(settings, &self.location(node), clock_rng).unwrap();
         (self.with_secrets(data.path(), open), data)
     }

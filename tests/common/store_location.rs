@@ -40,7 +40,7 @@ pub fn store_arguments(folder: &Path) -> Vec<String> {
 
 /// Opens the store of the server with this data folder.
 pub fn open_store(folder: &Path, clock_rng: Arc<dyn ClockRng>) -> Store {
-    let settings = StoreSettings { dir: folder.to_owned(), cache_bytes: 16 << 20, queue: 4096 };
+    let settings = StoreSettings { dir: folder.to_owned(), cache_bytes: 16 << 20, queue: 4096, min_free_disk: Some(0) };
     Store::open_at(settings, store_location(folder).as_ref(), clock_rng).unwrap()
 }
 

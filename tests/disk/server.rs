@@ -50,7 +50,7 @@ fn clock_rng(seed: u64) -> Arc<dyn ClockRng> {
 }
 
 fn settings(dir: &TempDir, cache_bytes: usize) -> StoreSettings {
-    StoreSettings { dir: dir.path().to_owned(), cache_bytes, queue: 4096 }
+    StoreSettings { dir: dir.path().to_owned(), cache_bytes, queue: 4096, min_free_disk: Some(0) }
 }
 
 impl Installation {

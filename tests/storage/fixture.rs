@@ -67,7 +67,7 @@ impl ClockRng for Clock {
 }
 
 pub fn settings(dir: &Path) -> StoreSettings {
-    StoreSettings { dir: dir.to_owned(), cache_bytes: 16 << 20, queue: 4096 }
+    StoreSettings { dir: dir.to_owned(), cache_bytes: 16 << 20, queue: 4096, min_free_disk: Some(0) }
 }
 
 pub fn dir() -> tempfile::TempDir {

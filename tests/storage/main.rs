@@ -17,6 +17,7 @@ mod auth_timing;
 mod backup;
 mod clock_changes;
 mod damage;
+mod disk_reserve;
 mod faults;
 mod file_records;
 mod fixture;

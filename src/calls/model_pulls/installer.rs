@@ -13,6 +13,7 @@ use super::progress::JobProgress;
 use super::request::{PullRequest, PullSource};
 use crate::catalog::{Catalog, CatalogModel, PullOptions, pull_with};
 use crate::clock_rng::ClockRng;
+use crate::disk_space::{DataClass, DiskReserve};
 use crate::display::hex;
 use crate::download::Checksum;
 use crate::engine::{Engine, Settings};
@@ -27,6 +28,8 @@ pub(super) struct Installer {
     pub hub: HubSettings,
     pub engine: Engine,
     pub clock_rng: Arc<dyn ClockRng>,
+    /// Of the disk with the models folder.
+    pub reserve: DiskReserve,
 }
 
 impl Installer {
@@ -38,12 +41,14 @@ impl Installer {
             );
             return Err(Error::new(Code::StorageUnavailable, text));
         }
+        self.reserve.require(DataClass::Bulk, 1)?;
         job.status.send_modify(|status| status.state = PullState::Resolving);
-        let mut progress = JobProgress::new(job, &*self.clock_rng);
-        let bytes = match &job.request.source {
+        let mut progress = JobProgress::new(job, &*self.clock_rng, &self.reserve);
+        let installed = match &job.request.source {
             PullSource::Catalog(name) => self.install_of_catalog(find(name)?, job, &mut progress),
             PullSource::Hub(model) => self.install_of_hub(model, job, &mut progress),
-        }?;
+        };
+        let bytes = installed.map_err(|error| progress.refused().unwrap_or(error))?;
         self.engine.models().rescan();
         Ok(bytes)
     }

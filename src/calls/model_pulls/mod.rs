@@ -34,6 +34,7 @@ use self::queue::PullQueue;
 pub use self::request::PullRequest;
 use super::blocking::run_blocking;
 use crate::clock_rng::ClockRng;
+use crate::disk_space::DiskReserve;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::hub::HubSettings;
@@ -65,9 +66,15 @@ struct Inner {
 }
 
 impl ModelPulls {
-    /// `hub`: where models of hubs come from; `None`: pulls are not allowed.
-    pub fn new(hub: Option<HubSettings>, engine: Engine, log: PullLog, clock_rng: Arc<dyn ClockRng>) -> Self {
-        let installer = hub.map(|hub| Installer { hub, engine, clock_rng: clock_rng.clone() });
+    /// `hub`: where models of hubs come from; `None`: pulls are not allowed. `reserve`: of the disk with the models folder.
+    pub fn new(
+        hub: Option<HubSettings>,
+        engine: Engine,
+        log: PullLog,
+        clock_rng: Arc<dyn ClockRng>,
+        reserve: DiskReserve,
+    ) -> Self {
+        let installer = hub.map(|hub| Installer { hub, engine, clock_rng: clock_rng.clone(), reserve });
         Self(Arc::new(Inner {
             installer,
             queue: PullQueue::default(),

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use crate::catalog::{CatalogModel, disk_space};
+use crate::catalog::CatalogModel;
+use crate::disk_space::DiskSpace;
 use crate::hub::{Candidate, Plan, PlannedFile, State};
 
 /// What a pull would install.
@@ -113,5 +114,5 @@ fn candidate(plan: &Plan, index: usize, candidate: &Candidate) -> PlanCandidate 
 }
 
 fn free_bytes(models_dir: &Path) -> Option<u64> {
-    disk_space(models_dir).ok().map(|(free, _)| free)
+    DiskSpace::of(models_dir).ok().map(|space| space.free)
 }

@@ -4,16 +4,27 @@ use std::time::Duration;
 
 use super::job::{Job, PullState};
 use crate::clock_rng::ClockRng;
+use crate::disk_space::{DataClass, DiskReserve};
 use crate::display::one_line;
+use crate::error::Error;
 use crate::progress::Progress;
 
 /// The time over which the speed is measured.
 const SPEED_WINDOW: Duration = Duration::from_secs(1);
 
-/// Reports to a pull.
+/// After this many bytes, the free space of the disk is looked at again.
+const SPACE_CHECK_BYTES: u64 = 32 << 20;
+
+/// Reports to a pull, and ends it before it takes the reserve of the disk.
 pub(super) struct JobProgress<'a> {
     job: &'a Job,
     clock: &'a dyn ClockRng,
+    /// Of the disk with the models folder.
+    reserve: &'a DiskReserve,
+    /// Bytes since the free space was looked at.
+    unchecked: u64,
+    /// Why the pull cannot go on.
+    refused: Option<Error>,
     step: PullState,
     /// Size of the current step, and how much of it is done.
     step_bytes: (u64, u64),
@@ -33,16 +44,31 @@ struct Speed {
 }
 
 impl<'a> JobProgress<'a> {
-    pub fn new(job: &'a Job, clock: &'a dyn ClockRng) -> Self {
+    pub fn new(job: &'a Job, clock: &'a dyn ClockRng, reserve: &'a DiskReserve) -> Self {
         Self {
             job,
             clock,
+            reserve,
+            unchecked: 0,
+            refused: None,
             step: PullState::Resolving,
             step_bytes: (0, 0),
             downloaded: 0,
             verified: 0,
             has_total: false,
             speed: Speed::default(),
+        }
+    }
+
+    /// Why the pull was ended, if it was because of the disk.
+    pub fn refused(self) -> Option<Error> {
+        self.refused
+    }
+
+    fn check_space(&mut self) {
+        self.unchecked = 0;
+        if let Err(error) = self.reserve.require(DataClass::Bulk, SPACE_CHECK_BYTES) {
+            self.refused = Some(error);
         }
     }
 
@@ -55,6 +81,7 @@ impl<'a> JobProgress<'a> {
 
 impl Progress for JobProgress<'_> {
     fn start(&mut self, what: &str, total_bytes: u64) {
+        self.check_space();
         let (step, file) = step(what);
         (self.step, self.step_bytes) = (step, (total_bytes, 0));
         let total = self.downloaded.saturating_add(total_bytes);
@@ -72,6 +99,10 @@ impl Progress for JobProgress<'_> {
     }
 
     fn advance(&mut self, bytes: u64) {
+        self.unchecked = self.unchecked.saturating_add(bytes);
+        if self.unchecked >= SPACE_CHECK_BYTES {
+            self.check_space();
+        }
         let (total, done) = self.step_bytes;
         let done = done.saturating_add(bytes).min(total);
         self.step_bytes.1 = done;
@@ -113,7 +144,7 @@ impl Progress for JobProgress<'_> {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.job.is_cancelled()
+        self.refused.is_some() || self.job.is_cancelled()
     }
 }
 
@@ -173,6 +204,10 @@ mod tests {
         fn fill(&self, _: &mut [u8]) {}
     }
 
+    fn no_reserve() -> DiskReserve {
+        DiskReserve::new("/", Some(0))
+    }
+
     fn job() -> Job {
         let access = Access::for_tests(KeyId::from_bytes([1; 16]), ProjectId::from_bytes([1; 16]), Scopes::ALL, None);
         let request = PullRequest::new("hf:u/r", None, false, None).unwrap();
@@ -182,7 +217,8 @@ mod tests {
     #[test]
     fn the_bytes_of_several_files_are_added_up() {
         let (job, clock) = (job(), Clock::default());
-        let mut progress = JobProgress::new(&job, &clock);
+        let reserve = no_reserve();
+        let mut progress = JobProgress::new(&job, &clock, &reserve);
         let status = || job.status.borrow().clone();
         progress.set_total(300);
         progress.start("a", 100);
@@ -212,7 +248,8 @@ mod tests {
     #[test]
     fn a_failed_verification_does_not_count() {
         let (job, clock) = (job(), Clock::default());
-        let mut progress = JobProgress::new(&job, &clock);
+        let reserve = no_reserve();
+        let mut progress = JobProgress::new(&job, &clock, &reserve);
         progress.set_total(100);
         progress.start("verifying a", 100);
         progress.advance(60);
@@ -223,7 +260,8 @@ mod tests {
     #[test]
     fn the_speed_leaves_out_what_was_there_before() {
         let (job, clock) = (job(), Clock::default());
-        let mut progress = JobProgress::new(&job, &clock);
+        let reserve = no_reserve();
+        let mut progress = JobProgress::new(&job, &clock, &reserve);
         progress.start("a", 10_000);
         progress.advance(5000);
         assert_eq!(job.status.borrow().bytes_per_second, None);

@@ -6,6 +6,7 @@
 mod audio_source;
 mod measuring_permits;
 mod running;
+mod temporary_space;
 mod upload;
 
 use std::net::IpAddr;
@@ -18,6 +19,8 @@ use audio_source::AudioSource;
 use measuring_permits::MeasuringPermits;
 use running::Progress;
 pub use running::{RunningTranscription, Transcript};
+use temporary_space::TemporarySpace;
+use upload::Held;
 pub use upload::{ReceivedAudio, Upload, too_large};
 
 use super::blocking::run_blocking;
@@ -28,6 +31,7 @@ use super::upstream::models::UpstreamModels;
 use super::upstream::transcription_request::{self as remote, TranscriptionRequest as UpstreamRequest};
 use crate::audio::{AudioError, lower_thread_priority};
 use crate::clock_rng::ClockRng;
+use crate::disk_space::DiskReserve;
 use crate::engine::{Engine, Transcription, TranscriptionModel, TranscriptionRequest, TranscriptionTask};
 use crate::error::{Code, Error, Result};
 use crate::ids::{ProjectId, TranscriptionId};
@@ -48,6 +52,8 @@ pub struct TranscriptionSettings {
     pub program: Option<PathBuf>,
     /// The folder of temporary files.
     pub folder: PathBuf,
+    /// Of the disk with that folder.
+    pub reserve: DiskReserve,
     /// The most bytes of an audio file.
     pub max_bytes: u64,
     /// The longest audio; seconds.
@@ -62,6 +68,7 @@ pub struct Transcriptions {
     upstream: UpstreamModels,
     source: AudioSource,
     files: Arc<ConcurrencyLimit>,
+    space: Arc<TemporarySpace>,
     measuring: MeasuringPermits,
 }
 
@@ -88,14 +95,16 @@ impl Transcriptions {
     ) -> Self {
         let files = ConcurrencyLimit::new("audio files are being transcribed", MAX_FILES, MAX_FILES_PER_PROJECT);
         let source = AudioSource::new(settings.program.clone(), settings.max_seconds);
-        Self { engine, clock_rng, settings, upstream, source, files, measuring: MeasuringPermits::default() }
+        let space = TemporarySpace::new(settings.reserve.clone());
+        Self { engine, clock_rng, settings, upstream, source, files, space, measuring: MeasuringPermits::default() }
     }
 
     /// Admits an upload before any of it is read. It counts against the client's `address`, if known.
     pub fn receive(&self, access: &Access, address: Option<IpAddr>) -> Result<Upload> {
         access.require(access.project(), Scope::Inference)?;
         let slot = self.files.acquire_from(access.project(), address)?;
-        Ok(Upload::new(self.settings.folder.clone(), self.settings.max_bytes, slot))
+        let held = Held { _slot: slot, space: self.space.share(access.project()) };
+        Ok(Upload::new(self.settings.folder.clone(), self.settings.max_bytes, held))
     }
 
     /// Resolves the model, measures the audio, admits it and submits it to the engine. Usage is added to `recorder`.
@@ -126,10 +135,10 @@ impl Transcriptions {
         };
         let (engine, source) = (self.engine.clone(), self.source.clone());
         let (done, decoded) = oneshot::channel();
-        let ReceivedAudio { file, slot } = audio;
-        let (slot, decoded_millis) = (Arc::new(slot), Arc::default());
-        let (_slot, audio) = (
-            Arc::clone(&slot),
+        let ReceivedAudio { file, held } = audio;
+        let (held, decoded_millis) = (Arc::new(held), Arc::default());
+        let (_held, audio) = (
+            Arc::clone(&held),
             Progress { measured_millis, decoded_millis: Arc::clone(&decoded_millis), transcribed: 0.0 },
         );
         let submit = move || {
@@ -141,14 +150,14 @@ impl Transcriptions {
                 // The audio ends before the outcome is known. Closing a large file takes a while, so that is last.
                 drop(windows);
                 let _ = done.send(decoded);
-                drop((file, slot));
+                drop((file, held));
             };
             std::thread::Builder::new().name("audio-windows".to_owned()).spawn(decode).map_err(Error::internal)?;
             Ok(events)
         };
         let events = run_blocking(submit).await?;
         let id = TranscriptionId::generate(&*self.clock_rng);
-        Ok(RunningTranscription { id, events, decoded: Some(decoded), audio, recorder, _slot })
+        Ok(RunningTranscription { id, events, decoded: Some(decoded), audio, recorder, _held })
     }
 
     /// Sends the file to an upstream model and waits for the whole transcript. The audio is measured here, because it is
@@ -166,7 +175,7 @@ impl Transcriptions {
         if call.logprobs {
             return Err(unsupported(&model.id, "include"));
         }
-        let (ReceivedAudio { file, slot }, measured_millis) = self.measure(access.project(), audio).await?;
+        let (ReceivedAudio { file, held }, measured_millis) = self.measure(access.project(), audio).await?;
         recorder.charge_audio(measured_millis).await?;
         let operation = match call.task {
             TranscriptionTask::Transcribe => "audio/transcriptions",
@@ -188,7 +197,7 @@ impl Transcriptions {
         recorder.set_audio(measured_millis);
         let audio = Progress { measured_millis, decoded_millis: Arc::default(), transcribed: 0.0 };
         let events = Transcription::finished(events);
-        Ok(RunningTranscription { id, events, decoded: None, audio, recorder, _slot: Arc::new(slot) })
+        Ok(RunningTranscription { id, events, decoded: None, audio, recorder, _held: Arc::new(held) })
     }
 
     async fn load(&self, access: &Access, id: &str) -> Result<Arc<TranscriptionModel>> {

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::oneshot;
 
+use super::upload::Held;
 use crate::calls::errors;
 use crate::engine::{Failure, Segment, Transcription, TranscriptionEvent};
 use crate::error::{Code, Error, Result};
 use crate::ids::TranscriptionId;
-use crate::service::concurrency_limit::Slot;
 use crate::service::usage::{Outcome, UsageRecorder, seconds};
 
 /// A running transcription. Dropping it cancels what is not transcribed yet.
@@ -21,7 +21,7 @@ pub struct RunningTranscription {
     pub(super) audio: Progress,
     pub(super) recorder: Arc<UsageRecorder>,
     /// Held as long as the request takes.
-    pub(super) _slot: Arc<Slot>,
+    pub(super) _held: Arc<Held>,
 }
 
 /// A file may be this much longer than it was measured, because encoders and resamplers delay the signal; milliseconds.

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 
+use super::temporary_space::SpaceShare;
 use crate::calls::blocking::run_blocking;
 use crate::error::{Code, Error, Result};
 use crate::service::concurrency_limit::Slot;
@@ -19,18 +20,24 @@ pub struct Upload {
     pending: Vec<u8>,
     /// Created with the first block.
     file: Option<File>,
-    slot: Slot,
+    held: Held,
 }
 
-/// A received audio file. The slot limits how many there are.
+/// What a file holds as long as it exists: a slot, which limits how many there are, and its share of the disk.
+pub(super) struct Held {
+    pub _slot: Slot,
+    pub space: SpaceShare,
+}
+
+/// A received audio file.
 pub struct ReceivedAudio {
     pub(super) file: File,
-    pub(super) slot: Slot,
+    pub(super) held: Held,
 }
 
 impl Upload {
-    pub(super) fn new(folder: PathBuf, max_bytes: u64, slot: Slot) -> Self {
-        Self { folder, max_bytes, bytes: 0, pending: Vec::new(), file: None, slot }
+    pub(super) fn new(folder: PathBuf, max_bytes: u64, held: Held) -> Self {
+        Self { folder, max_bytes, bytes: 0, pending: Vec::new(), file: None, held }
     }
 
     /// The most bytes of a file.
@@ -52,10 +59,11 @@ impl Upload {
     pub async fn finish(mut self) -> Result<ReceivedAudio> {
         self.flush().await?;
         let file = self.file.ok_or_else(|| Error::internal("an upload has no file"))?;
-        Ok(ReceivedAudio { file, slot: self.slot })
+        Ok(ReceivedAudio { file, held: self.held })
     }
 
     async fn flush(&mut self) -> Result<()> {
+        self.held.space.take(self.pending.len() as u64)?;
         let (block, file, folder) = (std::mem::take(&mut self.pending), self.file.take(), self.folder.clone());
         let write = move || {
             let mut file = file.map_or_else(|| tempfile::tempfile_in(folder), Ok).map_err(unwritable)?;
@@ -86,7 +94,9 @@ fn unwritable(cause: std::io::Error) -> Error {
 mod tests {
     use std::io::{Read, Seek};
 
-    use super::{BLOCK_BYTES, Upload};
+    use super::{BLOCK_BYTES, Held, Upload};
+    use crate::calls::transcriptions::temporary_space::TemporarySpace;
+    use crate::disk_space::DiskReserve;
     use crate::error::Code;
     use crate::ids::ProjectId;
     use crate::service::concurrency_limit::ConcurrencyLimit;
@@ -96,7 +106,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let limit = ConcurrencyLimit::new("files are transcribed", 2, 1);
         let project = ProjectId::from_bytes([1; 16]);
-        let upload = || Upload::new(folder.path().to_owned(), 2_000_000, limit.acquire(project).unwrap());
+        let space = TemporarySpace::new(DiskReserve::new(folder.path(), Some(0)));
+        let held = || Held { _slot: limit.acquire(project).unwrap(), space: space.share(project) };
+        let upload = || Upload::new(folder.path().to_owned(), 2_000_000, held());
         let content: Vec<u8> = (0..BLOCK_BYTES * 2 + 77).map(|index| (index % 251) as u8).collect();
         let mut sent = upload();
         for piece in content.chunks(10_000) {

@@ -10,10 +10,10 @@ use std::time::{Duration, SystemTime};
 use super::findings::Finding;
 use super::machine::{self, SyncRate};
 use crate::app::run_record::{self, Crash};
-use crate::catalog::disk_space;
 use crate::clock_rng::{ClockRng, Timestamp};
-use crate::config::{ComputeArgs, DataPaths};
+use crate::config::{ComputeArgs, DataPaths, DiskArgs};
 use crate::control_socket;
+use crate::disk_space::{DiskLevel, DiskReserve};
 use crate::display::format_bytes;
 use crate::engine::InstalledSettings;
 use crate::models::backend::Isa;
@@ -40,16 +40,20 @@ const SECRETS: [&str; 3] = ["pepper", "admin.key", "outpost.redb"];
 pub(super) fn all(
     paths: &DataPaths,
     listen: SocketAddr,
-    compute: &ComputeArgs,
+    (compute, disk_args): (&ComputeArgs, &DiskArgs),
     no_device: Option<&str>,
     clock_rng: &dyn ClockRng,
     measures: bool,
 ) -> Vec<Finding> {
     let data = existing(&paths.data);
-    let mut findings = vec![cpu(compute.threads()), memory(SystemMemory::read(), compute.memory()), disk("disk", data)];
+    let mut findings = vec![
+        cpu(compute.threads()),
+        memory(SystemMemory::read(), compute.memory()),
+        disk("disk", data, disk_args.min_free_disk),
+    ];
     let models = existing(&paths.models);
     if !is_same_disk(data, models) {
-        findings.push(disk("models disk", models));
+        findings.push(disk("models disk", models, disk_args.min_free_disk));
     }
     findings.push(match (&paths.store.store, measures) {
         (Some(_), _) => Finding::skip("fsync", "the store is in a PostgreSQL database"),
@@ -120,13 +124,26 @@ fn memory(memory: SystemMemory, for_models: u64) -> Finding {
     }
 }
 
-fn disk(check: &'static str, folder: &Path) -> Finding {
-    match disk_space(folder) {
-        Ok((free, total)) => {
-            let found = format!("{} of {} free in {}", format_bytes(free), format_bytes(total), folder.display());
-            match free < LITTLE_SPACE {
-                true => Finding::warn(check, found, format!("have at least {} free", format_bytes(LITTLE_SPACE))),
-                false => Finding::ok(check, found),
+/// `min_free`: what the server is to keep free.
+fn disk(check: &'static str, folder: &Path, min_free: Option<u64>) -> Finding {
+    match DiskReserve::new(folder, min_free).status() {
+        Ok(status) => {
+            let [free, total, kept] = [status.space.free, status.space.total, status.min_free].map(format_bytes);
+            let found = format!("{free} of {total} free in {}, {kept} kept back", folder.display());
+            match status.level() {
+                DiskLevel::Ample if status.space.free >= LITTLE_SPACE => Finding::ok(check, found),
+                DiskLevel::Ample => {
+                    Finding::warn(check, found, format!("have at least {} free", format_bytes(LITTLE_SPACE)))
+                }
+                DiskLevel::Low => {
+                    let effect =
+                        "uploads, pulls and generated images are refused; free space, or lower --min-free-disk";
+                    Finding::fail(check, found, effect)
+                }
+                DiskLevel::Critical => {
+                    let effect = "all content is refused; free space, or lower --min-free-disk";
+                    Finding::fail(check, found, effect)
+                }
             }
         }
         Err(cause) => Finding::fail(check, format!("{}: {cause}", folder.display()), "the folder must be readable"),

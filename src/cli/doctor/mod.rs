@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::output::Outcome;
 use crate::app::{self, SystemClockRng};
-use crate::config::{ComputeArgs, DEFAULT_LISTEN, DataPaths, parse_listen};
+use crate::config::{ComputeArgs, DEFAULT_LISTEN, DataPaths, DiskArgs, parse_listen};
 use crate::display::one_line;
 use crate::engine::{self, DeviceBackend};
 use crate::models::backend::Cpu;
@@ -29,6 +29,8 @@ pub(super) struct DoctorArgs {
     listen: SocketAddr,
     #[command(flatten)]
     compute: ComputeArgs,
+    #[command(flatten)]
+    disk: DiskArgs,
     /// Measure nothing: no disk rate, and no speeds of models
     #[arg(long)]
     fast: bool,
@@ -53,9 +55,10 @@ struct Report {
 /// If a check has failed.
 pub(super) fn run(paths: &DataPaths, args: &DoctorArgs, out: &mut dyn Write) -> Outcome {
     let clock_rng = SystemClockRng::new();
-    let DoctorArgs { listen, compute, fast, json } = args;
+    let DoctorArgs { listen, compute, disk, fast, json } = args;
     let device = open_device(compute);
-    let checks = checks::all(paths, *listen, compute, device.as_ref().err().map(String::as_str), &clock_rng, !fast);
+    let checks =
+        checks::all(paths, *listen, (compute, disk), device.as_ref().err().map(String::as_str), &clock_rng, !fast);
     let name = device.as_ref().ok().map(|(settings, _)| settings.devices.usual.name());
     let (settings, backend) = device.unwrap_or_else(|_is_reported| cpu(compute));
     let (models, speeds) = match &backend {

@@ -13,7 +13,7 @@ pub async fn alive() -> HttpResponse {
 }
 
 #[utoipa::path(tag = "health", security(()), responses(
-    (status = 200, description = "Ready for work."),
+    (status = 200, description = "Ready for work. `disk` is `ample`, `low` (uploads, pulls and generated images with a URL are refused) or `critical` (nothing but keys, limits and usage is stored)."),
     (status = 503, description = "Shutting down, the engine is recovering from an internal error, a device no longer works, or the store cannot be reached."),
 ))]
 #[get("/readyz")]
@@ -32,5 +32,6 @@ pub async fn ready(api: web::Data<Api>) -> ApiResult {
         return Err(Error::new(Code::Overloaded, text));
     }
     api.store.ready().await?;
-    Ok(HttpResponse::Ok().json(json!({ "status": "ready" })))
+    let disk = api.disk.status().map(|status| status.level().as_str()).ok();
+    Ok(HttpResponse::Ok().json(json!({ "status": "ready", "disk": disk })))
 }

@@ -5,6 +5,7 @@ use prometheus_client::encoding::text;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::disk_space::{DiskLevel, DiskReserve};
 use crate::http::{Api, authentication, response::ApiResult};
 use crate::storage::Store;
 
@@ -24,7 +25,7 @@ pub async fn metrics(request: HttpRequest, api: web::Data<Api>) -> ApiResult {
     if !api.open_metrics {
         authentication::authenticate_request(&api, &request).await?.require_admin()?;
     }
-    let parts = [Some(api.models.metrics()), api.pulls.metrics(), cluster_metrics(&api.store)];
+    let parts = [Some(api.models.metrics()), api.pulls.metrics(), cluster_metrics(&api.store), disk_metrics(&api.disk)];
     // The end of the text is marked once.
     let mut text: String = parts.iter().flatten().map(|part| part.trim_end_matches(END)).collect();
     text.push_str(END);
@@ -34,16 +35,51 @@ pub async fn metrics(request: HttpRequest, api: web::Data<Api>) -> ApiResult {
 /// The metrics of a database that servers share; `None` if this process has the store for itself.
 fn cluster_metrics(store: &Store) -> Option<String> {
     let cluster = store.cluster()?;
-    let mut registry = Registry::with_prefix("outpost_store");
-    let mut add = |name: &str, help: &str, value: i64| {
-        let gauge: Gauge = Gauge::default();
-        gauge.set(value);
-        registry.register(name, help, gauge);
+    Some(gauges(
+        "outpost_store",
+        &[
+            ("nodes", "Servers that share the database and are alive", signed(cluster.alive())),
+            (
+                "current",
+                "Whether the database answers, and changes by other servers are known",
+                cluster.is_current().into(),
+            ),
+        ],
+    ))
+}
+
+/// The space of the disk with the data folder; `None` if the file system does not report it.
+fn disk_metrics(disk: &DiskReserve) -> Option<String> {
+    let status = disk.status().ok()?;
+    let refused = match status.level() {
+        DiskLevel::Ample => 0,
+        DiskLevel::Low => 1,
+        DiskLevel::Critical => 2,
     };
-    add("nodes", "Servers that share the database and are alive", i64::try_from(cluster.alive()).unwrap_or(i64::MAX));
-    add("current", "Whether the database answers, and changes by other servers are known", cluster.is_current().into());
+    Some(gauges(
+        "outpost_disk",
+        &[
+            ("free_bytes", "Free space of the disk with the data folder", signed(status.space.free)),
+            ("min_free_bytes", "Free space below which content is refused", signed(status.min_free)),
+            ("level", "What is refused: 0 nothing, 1 uploads, pulls and generated images, 2 all content", refused),
+        ],
+    ))
+}
+
+/// Gauges with name, help and value, as OpenMetrics text.
+fn gauges(prefix: &str, gauges: &[(&str, &str, i64)]) -> String {
+    let mut registry = Registry::with_prefix(prefix);
+    for (name, help, value) in gauges {
+        let gauge: Gauge = Gauge::default();
+        gauge.set(*value);
+        registry.register(*name, *help, gauge);
+    }
     let mut out = String::new();
     // Writing into a string does not fail.
     let _ = text::encode(&mut out, &registry);
-    Some(out)
+    out
+}
+
+fn signed(value: impl TryInto<i64>) -> i64 {
+    value.try_into().unwrap_or(i64::MAX)
 }

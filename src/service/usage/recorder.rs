@@ -383,7 +383,8 @@ mod tests {
     #[tokio::test]
     async fn a_record_whose_write_seemed_to_fail_is_counted_once() {
         let folder = tempfile::tempdir().unwrap();
-        let settings = StoreSettings { dir: folder.path().join("data"), cache_bytes: 1 << 20, queue: 16 };
+        let settings =
+            StoreSettings { dir: folder.path().join("data"), cache_bytes: 1 << 20, queue: 16, min_free_disk: Some(0) };
         let clock_rng: Arc<dyn ClockRng> = Arc::new(StoppedClock);
         let store = Store::open(settings, Arc::clone(&clock_rng)).unwrap();
         let meter = Meter::new(store.clone(), Arc::clone(&clock_rng), Limits::new(store.clone(), clock_rng));

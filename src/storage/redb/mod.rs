@@ -7,6 +7,7 @@ pub(super) mod folder;
 pub(super) mod migrations;
 mod open;
 pub(super) mod restore;
+mod spare_space;
 mod state;
 pub(super) mod transaction;
 mod writer;

@@ -7,9 +7,11 @@ use std::thread::JoinHandle;
 
 use super::database::{self, DatabaseFile, Opener};
 use super::migrations;
+use super::spare_space::SpareSpace;
 use super::state::RedbState;
 use super::writer::Writer;
 use crate::clock_rng::ClockRng;
+use crate::disk_space::DiskReserve;
 use crate::storage::error::OpenError;
 use crate::storage::jobs::Message;
 use crate::storage::shared_state::SharedState;
@@ -18,7 +20,7 @@ use crate::storage::{pepper, private_files};
 /// The engine and its writer thread, which takes messages from `inbox` and ends when no sender is left.
 pub(in crate::storage) fn open(
     dir: &Path,
-    cache_bytes: usize,
+    (cache_bytes, min_free_disk): (usize, Option<u64>),
     opener: Opener,
     clock_rng: &dyn ClockRng,
     inbox: Receiver<Message>,
@@ -26,6 +28,9 @@ pub(in crate::storage) fn open(
     private_files::private_dir(dir).map_err(|error| OpenError::io(dir, error))?;
     let lock = database::lock_folder(dir)?;
     let path = dir.join(private_files::DATABASE);
+    let reserve = DiskReserve::new(dir, min_free_disk);
+    let spare = SpareSpace::new(dir, reserve.clone());
+    spare.release_if_full();
     let pepper = Arc::new(pepper::load_or_create(dir, path.exists(), clock_rng)?);
     if !path.exists() {
         migrations::create(&path, &pepper, cache_bytes)?;
@@ -40,7 +45,8 @@ pub(in crate::storage) fn open(
         let _ = database::catch_panic(move || drop(db));
         return Err(error);
     }
-    let state = Arc::new(RedbState::new(db, source, Arc::new(SharedState::new(pepper, None))));
+    spare.fill();
+    let state = Arc::new(RedbState::new(db, source, (reserve, spare), Arc::new(SharedState::new(pepper, None))));
     let writer = Writer { state: state.clone(), inbox, _lock: lock };
     let thread = std::thread::Builder::new().name("outpost-writer".into()).spawn(move || writer.run());
     Ok((state, thread.map_err(|error| OpenError::io(&path, error))?))

@@ -1,5 +1,6 @@
 //! The open redb database, and what is known of its condition.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -10,7 +11,9 @@ use arc_swap::ArcSwapOption;
 use redb::Database;
 
 use super::database::{self, DatabaseFile};
+use super::spare_space::SpareSpace;
 use super::transaction::{RedbSnapshot, RedbWrite};
+use crate::disk_space::DiskReserve;
 use crate::storage::engine::{EngineRead as _, EngineSnapshot, Failed, Health};
 use crate::storage::error::OpenError;
 use crate::storage::jobs::Message;
@@ -24,6 +27,9 @@ pub(in crate::storage) struct RedbState {
     /// `None` while the database is being reopened, and after the store is closed.
     db: ArcSwapOption<Database>,
     source: DatabaseFile,
+    /// Of the disk with the database.
+    pub reserve: DiskReserve,
+    pub spare: SpareSpace,
     pub shared: Arc<SharedState>,
     /// Failed commits since the last successful one.
     failed_commits: AtomicU64,
@@ -60,16 +66,35 @@ impl StoreEngine for RedbState {
         }
     }
 
+    fn written_bytes(&self) -> u64 {
+        std::fs::metadata(&self.source.path).map_or(0, |found| found.blocks().saturating_mul(512))
+    }
+
+    fn reserve(&self) -> Option<&DiskReserve> {
+        Some(&self.reserve)
+    }
+
+    fn keep_space_back(&self) {
+        self.spare.fill();
+    }
+
     fn bytes(&self) -> u64 {
         std::fs::metadata(&self.source.path).map_or(0, |found| found.len())
     }
 }
 
 impl RedbState {
-    pub fn new(db: Database, source: DatabaseFile, shared: Arc<SharedState>) -> Self {
+    pub fn new(
+        db: Database,
+        source: DatabaseFile,
+        (reserve, spare): (DiskReserve, SpareSpace),
+        shared: Arc<SharedState>,
+    ) -> Self {
         Self {
             db: ArcSwapOption::from_pointee(db),
             source,
+            reserve,
+            spare,
             shared,
             failed_commits: AtomicU64::new(0),
             damages: AtomicU64::new(0),

@@ -137,7 +137,7 @@ impl Writer {
             Ok(engine) => engine,
             Err(error) => return failed(error),
         };
-        let tx = WriteTx::new(&engine, self.state.shared.pepper.clone());
+        let tx = WriteTx::new(&engine, self.state.shared.pepper.clone()).within(&self.state.reserve);
         let ran = self.run_members(&tx, group);
         let (changes, written) = (tx.take_changes(), tx.writes() > 0);
         match ran {
@@ -198,6 +198,7 @@ impl Writer {
         let (mut pause, mut attempts) = (MIN_PAUSE, 0_u64);
         loop {
             attempts += 1;
+            self.state.spare.release_if_full();
             let should_log = attempts.is_power_of_two();
             match catch_panic(|| self.state.reopen_database()) {
                 Some(Ok(())) => return true,
