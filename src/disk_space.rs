@@ -36,9 +36,9 @@ impl DiskSpace {
 /// What kind of data is stored, from what is refused first to what is never refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DataClass {
-    /// Uploaded files, generated images, adapters, models and temporary files.
+    /// Uploaded files, generated images, adapters and models.
     Bulk,
-    /// Other content that clients store, such as conversations and responses.
+    /// Other content of clients, such as conversations and responses, and temporary files.
     Content,
     /// Records that the server needs to go on: keys, limits, usage, the audit log.
     Essential,
@@ -141,6 +141,16 @@ impl DiskStatus {
         Err(Error::new(Code::InsufficientStorage, text))
     }
 
+    /// As [`Self::require`], for data that takes `reusable` bytes of a file which are on the disk already. Readers may keep
+    /// them for a while, so half of what the class leaves free stays free in any case.
+    pub fn require_reusing(&self, class: DataClass, bytes: u64, reusable: u64) -> Result<()> {
+        let is_safe = self.space.free >= self.kept_from(class) / 2;
+        match is_safe && bytes <= self.room(class).saturating_add(reusable) {
+            true => Ok(()),
+            false => self.require(class, bytes),
+        }
+    }
+
     /// The free bytes that data of this class must leave.
     fn kept_from(&self, class: DataClass) -> u64 {
         match class {
@@ -168,6 +178,13 @@ mod tests {
             assert_eq!(refused(free, DataClass::Content), (free < 70).then_some(Code::InsufficientStorage), "{free}");
             assert_eq!(refused(free, DataClass::Bulk), (free < 120).then_some(Code::InsufficientStorage), "{free}");
         }
+    }
+
+    #[test]
+    fn reusable_bytes_are_taken_while_half_of_the_reserve_is_free() {
+        let is_refused = |free, reusable| status(free, 100).require_reusing(DataClass::Bulk, 20, reusable).is_err();
+        assert!(!is_refused(120, 0) && is_refused(119, 0) && !is_refused(110, 10) && is_refused(110, 9));
+        assert!(!is_refused(50, 20) && is_refused(50, 19) && is_refused(49, 1000));
     }
 
     #[test]

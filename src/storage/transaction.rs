@@ -139,6 +139,8 @@ pub(super) type Change = (Table, Vec<u8>);
 #[derive(Default)]
 struct Room<'a> {
     reserve: Option<&'a DiskReserve>,
+    /// Bytes of free pages in the database.
+    reusable: u64,
     /// Measured once, if content is written; `None` if the file system does not report it.
     status: OnceCell<Option<DiskStatus>>,
     /// Bytes of the transaction so far, which the free space does not show yet.
@@ -151,7 +153,7 @@ impl Room<'_> {
         if let Some(reserve) = self.reserve.filter(|_| class != DataClass::Essential)
             && let Some(status) = self.status.get_or_init(|| reserve.status().ok())
         {
-            status.require(class, taken)?;
+            status.require_reusing(class, taken, self.reusable)?;
         }
         self.taken.set(taken);
         Ok(())
@@ -183,9 +185,10 @@ impl<'a> WriteTx<'a> {
         Self { process, ..self }
     }
 
-    /// The transaction, with this reserve of the disk, which content leaves free.
-    pub(super) fn within(self, reserve: &'a DiskReserve) -> Self {
-        Self { room: Room { reserve: Some(reserve), ..self.room }, ..self }
+    /// The transaction, with this reserve of the disk, which content leaves free. `reusable`: bytes that the database can take
+    /// without more of the disk.
+    pub(super) fn within(self, reserve: &'a DiskReserve, reusable: u64) -> Self {
+        Self { room: Room { reserve: Some(reserve), reusable, ..self.room }, ..self }
     }
 
     /// The process that writes, if others use the same database.

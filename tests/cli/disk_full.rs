@@ -327,6 +327,9 @@ fn a_full_disk_on_ext4_and_tmpfs_stops_only_what_needs_space_and_heals_by_itself
         for what in ["key", "read", "chat", "chat in it"] {
             assert!(is_success(&during[what]), "{what}: {:?}", during[what]);
         }
+        let ended = Instant::now();
+        until(|| "the space of the upload is free again", || is_success(&rig.write("upload")));
+        println!("{kind} | uploads succeed again after {:.1} s", ended.elapsed().as_secs_f64());
 
         // Another program fills the disk.
         let filler = disk.fill();

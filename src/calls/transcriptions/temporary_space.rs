@@ -1,6 +1,7 @@
 //! Shares of the disk that temporary audio files may take.
 //!
-//! Together they leave the reserve of the disk free. The files of one project take at most half of what all of them may take, so
+//! Together they leave half of the reserve of the disk free, so that stored content, which leaves all of it, does not stop
+//! transcriptions. The files of one project take at most half of what all of them may take, so
 //! that endless uploads of one project do not keep out the others.
 
 use std::collections::HashMap;
@@ -45,11 +46,11 @@ impl SpaceShare {
     /// With `insufficient_storage` if the disk or the project's share is full.
     pub fn take(&mut self, bytes: u64) -> Result<()> {
         let Ok(status) = self.space.reserve.status() else { return Ok(()) };
-        status.require(DataClass::Bulk, bytes)?;
+        status.require(DataClass::Content, bytes)?;
         let mut taken = self.space.lock();
         let all: u64 = taken.values().sum();
         let own = taken.entry(self.project).or_default();
-        let max = all.saturating_add(status.room(DataClass::Bulk)) / 2;
+        let max = all.saturating_add(status.room(DataClass::Content)) / 2;
         if own.saturating_add(bytes) > max {
             let text = format!(
                 "The audio files of your project that are being transcribed take {own} bytes of the server's disk, and may take \
@@ -92,7 +93,7 @@ mod tests {
         let space = TemporarySpace::new(DiskReserve::new(folder.path(), Some(free.saturating_sub(ROOM))));
         let [first, second] = [1, 2].map(|number| ProjectId::from_bytes([number; 16]));
         let mut share = space.share(first);
-        let room = space.reserve.status().unwrap().room(DataClass::Bulk);
+        let room = space.reserve.status().unwrap().room(DataClass::Content);
         share.take(room / 3).unwrap();
         let refused = share.take(room / 3).unwrap_err();
         assert_eq!(refused.code(), Code::InsufficientStorage);

@@ -4,6 +4,7 @@ pub(super) mod check;
 pub(super) mod copy;
 pub(super) mod database;
 pub(super) mod folder;
+mod free_pages;
 pub(super) mod migrations;
 mod open;
 pub(super) mod restore;

@@ -11,6 +11,7 @@ use arc_swap::ArcSwapOption;
 use redb::Database;
 
 use super::database::{self, DatabaseFile};
+use super::free_pages::FreePages;
 use super::spare_space::SpareSpace;
 use super::transaction::{RedbSnapshot, RedbWrite};
 use crate::disk_space::DiskReserve;
@@ -30,6 +31,7 @@ pub(in crate::storage) struct RedbState {
     /// Of the disk with the database.
     pub reserve: DiskReserve,
     pub spare: SpareSpace,
+    pub free_pages: FreePages,
     pub shared: Arc<SharedState>,
     /// Failed commits since the last successful one.
     failed_commits: AtomicU64,
@@ -95,6 +97,7 @@ impl RedbState {
             source,
             reserve,
             spare,
+            free_pages: FreePages::default(),
             shared,
             failed_commits: AtomicU64::new(0),
             damages: AtomicU64::new(0),

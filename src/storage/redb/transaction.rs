@@ -3,7 +3,7 @@
 //! redb may panic over damaged pages. Such a panic becomes an error here, so that it differs from a panic of the
 //! program itself.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,6 +15,8 @@ use redb::{
 };
 
 use super::database::{self, catch_redb_panic, failed};
+use super::free_pages::PageChange;
+use crate::disk_space::DataClass;
 use crate::storage::engine::{EngineRead, EngineSnapshot, EngineWrite, Export, Failed, Health, Scan, Scanned, Visit};
 use crate::storage::tables::Table;
 
@@ -104,7 +106,10 @@ impl EngineSnapshot for RedbSnapshot {
 }
 
 /// A write transaction.
-pub(in crate::storage) struct RedbWrite(WriteTransaction);
+pub(in crate::storage) struct RedbWrite {
+    tx: WriteTransaction,
+    change: Cell<PageChange>,
+}
 
 impl RedbWrite {
     pub fn begin(db: &Database) -> Result<Self, redb::Error> {
@@ -113,23 +118,36 @@ impl RedbWrite {
         tx.set_two_phase_commit(true);
         // Saves the allocator state with each commit, so that opening after a crash need not scan the file.
         tx.set_quick_repair(true);
-        Ok(Self(tx))
+        Ok(Self { tx, change: Cell::default() })
     }
 
     /// Creates a table if it is absent.
     pub fn create(&self, table: Table) -> Result<(), redb::Error> {
         catch_redb_panic(|| {
-            self.0.open_table(definition(table.name()))?;
+            self.tx.open_table(definition(table.name()))?;
             Ok(())
         })
     }
 
     pub fn commit(self) -> Result<(), redb::Error> {
-        Ok(self.0.commit()?)
+        Ok(self.tx.commit()?)
     }
 
     pub fn abort(self) -> Result<(), redb::Error> {
-        Ok(self.0.abort()?)
+        Ok(self.tx.abort()?)
+    }
+
+    /// What has been written so far.
+    pub(super) fn change(&self) -> PageChange {
+        self.change.get()
+    }
+
+    fn count(&self, table: Table, stored: usize, removed: usize) {
+        if table.data_class() == DataClass::Bulk {
+            let before = self.change.get();
+            let stored = before.stored.saturating_add(stored as u64);
+            self.change.set(PageChange { stored, removed: before.removed.saturating_add(removed as u64) });
+        }
     }
 
     /// Discards the transaction after damage. Its rollback may panic over the same pages. Uses `drop` rather than
@@ -139,7 +157,7 @@ impl RedbWrite {
     }
 
     fn call<T>(&self, call: impl FnOnce(&WriteTransaction) -> Result<T, redb::Error>) -> Result<T, Failed> {
-        catch_redb_panic(|| call(&self.0)).map_err(|error| failed(&error))
+        catch_redb_panic(|| call(&self.tx)).map_err(|error| failed(&error))
     }
 }
 
@@ -153,7 +171,7 @@ impl EngineRead for RedbWrite {
     }
 
     fn scan(&self, scan: &Scan<'_>, visit: Visit<'_>) -> Scanned {
-        let open = catch_redb_panic(|| Ok(self.0.open_table(definition(scan.table.name()))?));
+        let open = catch_redb_panic(|| Ok(self.tx.open_table(definition(scan.table.name()))?));
         let table = open.map_err(|error| failed(&error))?;
         walk(&table, scan, visit).map_err(|error| failed(&error))
     }
@@ -161,17 +179,21 @@ impl EngineRead for RedbWrite {
 
 impl EngineWrite for RedbWrite {
     fn put(&self, table: Table, key: &[u8], value: &[u8]) -> Result<(), Failed> {
-        self.call(|tx| {
-            tx.open_table(definition(table.name()))?.insert(key, value)?;
-            Ok(())
-        })
+        let replaced = self.call(|tx| {
+            let mut rows = tx.open_table(definition(table.name()))?;
+            Ok(rows.insert(key, value)?.map_or(0, |old| old.value().len()))
+        })?;
+        self.count(table, value.len(), replaced);
+        Ok(())
     }
 
     fn remove(&self, table: Table, key: &[u8]) -> Result<(), Failed> {
-        self.call(|tx| {
-            tx.open_table(definition(table.name()))?.remove(key)?;
-            Ok(())
-        })
+        let removed = self.call(|tx| {
+            let mut rows = tx.open_table(definition(table.name()))?;
+            Ok(rows.remove(key)?.map_or(0, |old| old.value().len()))
+        })?;
+        self.count(table, 0, removed);
+        Ok(())
     }
 }
 

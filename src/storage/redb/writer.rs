@@ -18,6 +18,7 @@ use super::transaction::RedbWrite;
 use crate::file_lock::FileLock;
 use crate::storage::engine::{Health, unavailable};
 use crate::storage::jobs::{Gathered, Job, Member, Message, gather, refuse_for};
+use crate::storage::store_engine::StoreEngine as _;
 use crate::storage::transaction::{Change, WriteTx};
 
 /// Max new handles per group, after which it fails; bounds the wait of later writes.
@@ -88,6 +89,8 @@ impl Writer {
 
     /// Commits a group and sends the results; false if the disk failed.
     fn commit(&self, jobs: Vec<Box<dyn Job>>) -> bool {
+        // Before a write fails. Looking at the free space takes about a microsecond.
+        self.state.spare.release_if_full();
         let mut group = Member::group(jobs);
         let mut handles = 0;
         let (changes, failure) = loop {
@@ -137,7 +140,8 @@ impl Writer {
             Ok(engine) => engine,
             Err(error) => return failed(error),
         };
-        let tx = WriteTx::new(&engine, self.state.shared.pepper.clone()).within(&self.state.reserve);
+        let tx = WriteTx::new(&engine, self.state.shared.pepper.clone())
+            .within(&self.state.reserve, self.state.free_pages.bytes());
         let ran = self.run_members(&tx, group);
         let (changes, written) = (tx.take_changes(), tx.writes() > 0);
         match ran {
@@ -182,9 +186,11 @@ impl Writer {
     }
 
     fn finish(&self, engine: RedbWrite, changes: Vec<Change>, written: bool, writers: u64) -> Attempt {
+        let (change, bytes_before) = (engine.change(), self.state.written_bytes());
         let done = if written { engine.commit() } else { engine.abort() };
         match done {
             Ok(()) => {
+                self.state.free_pages.committed(change, bytes_before.saturating_sub(self.state.written_bytes()));
                 self.state.count_commit(written, writers);
                 Attempt::Committed(changes)
             }
