@@ -3,7 +3,7 @@
 import { h } from "../vendor/preact.js";
 import htm from "../vendor/htm.js";
 
-export { h, render } from "../vendor/preact.js";
+export { Fragment, h, render } from "../vendor/preact.js";
 export { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact-hooks.js";
 
 export const html = htm.bind(h);

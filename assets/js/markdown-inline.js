@@ -1,4 +1,5 @@
-// Inline Markdown as vnodes: emphasis, code, links. One pass over the text, in linear time.
+// Inline Markdown as vnodes: emphasis, code, links. One pass over the text, in linear time: no expression can match the same characters
+// in many ways, and what closes a bracket or a run of backticks is found once for the whole text.
 
 import { h } from "./html.js";
 
@@ -7,12 +8,15 @@ const TOKEN = /\\([!-/:-@[-`{-~])|(`+)|(\*{1,3}|_{1,3}|~~)|(!?\[)|<((?:https?:\/
 const TAGS = { "**": "strong", "__": "strong", "*": "em", "_": "em", "~~": "del" };
 const DESTINATION = /^\(\s*(?:<([^<>\n]*)>|((?:[^\s()]|\([^\s()]*\))+))(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)/;
 const SCHEMES = ["http:", "https:", "mailto:"];
-// Longer labels and addresses are shown as text.
+// Longer labels and destinations are shown as text.
 const MAX_LABEL = 300;
 const MAX_DESTINATION = 1000;
+// No such host exists, and encoding one takes quadratic time.
+const LONG_HOST = /^https?:[/\\]*[^/\\?#]{300}/i;
 
 /** The address of a link, or null unless it is absolute and its scheme is harmless. */
 function safeUrl(text) {
+  if (LONG_HOST.test(text)) return null;
   try {
     const url = new URL(text);
     return SCHEMES.includes(url.protocol) ? url.href : null;
@@ -23,19 +27,49 @@ function safeUrl(text) {
 
 const anchor = (href, children) => h("a", { href, target: "_blank", rel: "noopener noreferrer" }, children);
 
-/** The link that starts with the bracket at `start`: `{label, url, end}`, or null. */
-function findLink(text, start) {
-  let depth = 0;
-  const limit = Math.min(text.length, start + MAX_LABEL);
-  for (let at = start; at < limit; at++) {
-    if (text[at] === "\\") at++;
-    else if (text[at] === "[") depth++;
-    else if (text[at] === "]" && --depth === 0) {
-      const destination = DESTINATION.exec(text.slice(at + 1, at + 1 + MAX_DESTINATION));
-      return destination && { label: text.slice(start + 1, at), url: safeUrl(destination[1] ?? destination[2]), end: at + 1 + destination[0].length };
-    }
+/** The position of the closing bracket of each opening one. */
+function bracketPairs(text) {
+  const pairs = new Map();
+  const open = [];
+  for (const { index, 0: found } of text.matchAll(/\\[^]|[[\]]/g)) {
+    if (found === "[") open.push(index);
+    else if (found === "]" && open.length) pairs.set(open.pop(), index);
   }
-  return null;
+  return pairs;
+}
+
+/** The runs of backticks by their length, each with their positions in order. */
+function backtickRuns(text) {
+  const runs = new Map();
+  for (const { index, 0: { length } } of text.matchAll(/`+/g)) {
+    if (!runs.has(length)) runs.set(length, { positions: [], next: 0 });
+    runs.get(length).positions.push(index);
+  }
+  return runs;
+}
+
+/** Finds what closes code and labels in a text that is read from start to end. */
+class Closings {
+  constructor(text) {
+    this.text = text;
+  }
+
+  /** The position of the next run of exactly `length` backticks, or undefined. */
+  code(from, length) {
+    this.runs ??= backtickRuns(this.text);
+    const run = this.runs.get(length);
+    while (run?.positions[run.next] < from) run.next++;
+    return run?.positions[run.next];
+  }
+
+  /** The link that starts with the bracket at `start`: `{label, url, end}`, or null. */
+  link(start) {
+    this.brackets ??= bracketPairs(this.text);
+    const close = this.brackets.get(start);
+    if (close === undefined || close >= start + MAX_LABEL || this.text[close + 1] !== "(") return null;
+    const destination = DESTINATION.exec(this.text.slice(close + 1, close + 1 + MAX_DESTINATION));
+    return destination && { label: this.text.slice(start + 1, close), url: safeUrl(destination[1] ?? destination[2]), end: close + 1 + destination[0].length };
+  }
 }
 
 /** Open emphasis, and the nodes inside of it. */
@@ -43,7 +77,9 @@ class Stack {
   frames = [{ marker: "", nodes: [] }];
 
   push(node) {
-    this.frames.at(-1).nodes.push(node);
+    const { nodes } = this.frames.at(-1);
+    if (typeof node === "string" && typeof nodes.at(-1) === "string") nodes[nodes.length - 1] += node;
+    else nodes.push(node);
   }
 
   open(marker) {
@@ -65,7 +101,10 @@ class Stack {
 
   /** Turns unclosed emphasis from frame `index` on back into text. */
   flatten(index) {
-    for (const { marker, nodes } of this.frames.splice(index)) this.frames.at(-1).nodes = this.frames.at(-1).nodes.concat(marker, nodes);
+    for (const { marker, nodes } of this.frames.splice(index)) {
+      this.push(marker);
+      for (const node of nodes) this.push(node);
+    }
   }
 }
 
@@ -82,12 +121,17 @@ function emphasis(stack, run, before, after) {
   }
 }
 
+/** Code without the space at each end that separates it from its backticks. */
+function codeSpan(text) {
+  const padded = text.length > 2 && text.startsWith(" ") && text.endsWith(" ") && text.trim();
+  return h("code", null, padded ? text.slice(1, -1) : text);
+}
+
 /** Returns the text as a list of vnodes and strings. */
 export function inline(text) {
   const stack = new Stack();
   const token = new RegExp(TOKEN);
-  // Lengths of backtick runs that no later run closes.
-  const unclosed = new Set();
+  const closings = new Closings(text);
   let at = 0;
   for (let match; (match = token.exec(text)); at = token.lastIndex) {
     const [whole, escaped, ticks, run, bracket, autolink, bare] = match;
@@ -96,13 +140,12 @@ export function inline(text) {
     if (index > at) stack.push(text.slice(at, index));
     if (escaped) stack.push(escaped);
     else if (ticks) {
-      const close = unclosed.has(ticks.length) ? -1 : closingTicks(text, end, ticks.length);
-      if (close < 0) unclosed.add(ticks.length);
-      stack.push(close < 0 ? ticks : h("code", null, text.slice(end, close).replace(/^ (.*\S.*) $/s, "$1")));
-      if (close >= 0) end = close + ticks.length;
+      const close = closings.code(end, ticks.length);
+      stack.push(close === undefined ? ticks : codeSpan(text.slice(end, close)));
+      if (close !== undefined) end = close + ticks.length;
     } else if (run) emphasis(stack, run, text[index - 1] ?? " ", text[end] ?? " ");
     else if (bracket) {
-      const link = findLink(text, end - 1);
+      const link = closings.link(end - 1);
       if (link?.url) {
         stack.push(anchor(link.url, bracket === "[" ? inline(link.label) : link.label || link.url));
         end = link.end;
@@ -124,12 +167,4 @@ export function inline(text) {
   if (at < text.length) stack.push(text.slice(at));
   stack.flatten(1);
   return stack.frames[0].nodes;
-}
-
-/** The position of the next run of exactly `length` backticks, or -1. */
-function closingTicks(text, from, length) {
-  const runs = /`+/g;
-  runs.lastIndex = from;
-  for (let match; (match = runs.exec(text)); ) if (match[0].length === length) return match.index;
-  return -1;
 }

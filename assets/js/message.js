@@ -32,7 +32,7 @@ const Reasoning = ({ text, unfinished }) => html`<details class="reasoning">
 </details>`;
 
 /** An answer of the model: JSON as a code block, anything else as Markdown. */
-const Answer = ({ text }) => (text.trimStart().startsWith("{") ? html`<${CodeBlock} text=${text} language="json" label=${t.chat.codeBlock("json")} />` : html`<${Markdown} text=${text} />`);
+const Answer = ({ text, growing }) => (text.trimStart().startsWith("{") ? html`<${CodeBlock} text=${text} language="json" label=${t.chat.codeBlock("json")} />` : html`<${Markdown} text=${text} growing=${growing} />`);
 
 /** The token counts and the speed of a response. */
 function notesOf({ usage, seconds, finish }) {
@@ -58,7 +58,7 @@ export function Message({ message, streaming, actions, label }) {
     <div class="role">${label ?? t.chat.roles[role] ?? role}${message.name ? ` (${message.name})` : ""}</div>
     ${reasoning && html`<${Reasoning} text=${reasoning} unfinished=${streaming && !answer} />`}
     <div class=${`content ${isAnswer ? "" : "multiline"} ${streaming ? "loading" : ""}`}>
-      ${isAnswer && answer ? html`<${Answer} text=${answer} />` : answer || (streaming && !reasoning ? "…" : "")}
+      ${isAnswer && answer ? html`<${Answer} text=${answer} growing=${streaming} />` : answer || (streaming && !reasoning ? "…" : "")}
     </div>
     ${calls.map((call) => html`<div class="tool-call" key=${call.id}><span class="muted">${t.chat.toolCall(call.function.name)}</span> <code>${call.function.arguments}</code></div>`)}
     ${(notes.length > 0 || actions) && html`<div class="message-footer">${actions}${notes.length > 0 && html`<span class="muted">${notes.join(" · ")}</span>`}</div>`}
