@@ -4,7 +4,7 @@
 function parse(text) {
   return text.split("\n").filter((line) => line && !line.startsWith("#")).map((line) => {
     const [, name, labels = "", value] = /^([a-z_0-9]+)(?:\{(.*)\})? (\S+)/i.exec(line) ?? [];
-    const pairs = [...labels.matchAll(/([a-z_]+)="((?:[^"\\]|\\.)*)"/gi)].map(([, key, value]) => [key, value.replace(/\\(.)/g, (_, escaped) => (escaped === "n" ? "\n" : escaped))]);
+    const pairs = [...labels.matchAll(/(?<![a-z_])([a-z_]+)="((?:[^"\\]|\\.)*)"/gi)].map(([, key, value]) => [key, value.replace(/\\(.)/g, (_, escaped) => (escaped === "n" ? "\n" : escaped))]);
     return { name, labels: Object.fromEntries(pairs), value: Number(value) };
   }).filter((sample) => sample.name);
 }

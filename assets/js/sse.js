@@ -3,17 +3,24 @@
 /** Yields `{name, data}` for each event, without comments. */
 export async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let buffer = "";
+  // The pieces of a line that has not ended, and the lines of an event that has not: a large event arrives in many pieces.
+  let pieces = [];
+  let lines = [];
   try {
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
-      buffer += value;
-      const blocks = buffer.split("\n\n");
-      buffer = blocks.pop();
-      for (const block of blocks) {
-        const event = parse(block);
-        if (event) yield event;
+      const [first, ...others] = value.split("\n");
+      pieces.push(first);
+      for (const piece of others) {
+        const line = pieces.join("");
+        pieces = [piece];
+        if (line) lines.push(line);
+        else {
+          const event = parse(lines);
+          lines = [];
+          if (event) yield event;
+        }
       }
     }
   } finally {
@@ -22,10 +29,10 @@ export async function* events(body) {
   }
 }
 
-function parse(block) {
+function parse(lines) {
   let name = "message";
   const data = [];
-  for (const line of block.split("\n")) {
+  for (const line of lines) {
     if (line.startsWith("event: ")) name = line.slice(7);
     if (line.startsWith("data: ")) data.push(line.slice(6));
   }

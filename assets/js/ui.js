@@ -1,11 +1,14 @@
 // Hooks and components that the pages share.
 
-import { html, useCallback, useEffect, useRef, useState } from "./html.js";
+import { html, useCallback, useEffect, useMemo, useRef, useState } from "./html.js";
 import { downloadBlob, get } from "./api.js";
 import { date, relativeTime, toDate } from "./format.js";
 import { Icon } from "./icons.js";
 import { t } from "./strings.js";
 import { colored } from "./syntax.js";
+
+// The pause after the rendering of a value, as a multiple of the time that it took.
+const RENDERING_PAUSE = 2;
 
 /** Loads a value: `[value, error, reload]`. Loads again when one of `deps` changes. */
 export function useLoad(load, deps) {
@@ -63,17 +66,29 @@ export function useInterval(milliseconds, callback) {
   }, [milliseconds]);
 }
 
-/** Passes the latest of many values to `show`, at most once per interval. Fast streams must not block rendering. */
+/**
+ * Passes the latest of many values to `show`, at most once per interval. If rendering a value takes long, the next one waits longer, so
+ * that a fast stream leaves most of the time to the user.
+ */
 export function throttle(milliseconds, show) {
-  let [latest, timer, last] = [null, 0, 0];
+  let [latest, pending, timer, next] = [null, false, 0, 0];
+  const wait = () => (timer = setTimeout(flush, Math.max(0, next - performance.now())));
   const flush = () => {
-    last = performance.now();
-    timer = 0;
+    const began = performance.now();
+    pending = false;
     show(latest);
+    // Preact renders before the next task.
+    timer = setTimeout(() => {
+      const rendered = performance.now();
+      next = Math.max(began + milliseconds, rendered + RENDERING_PAUSE * (rendered - began));
+      timer = 0;
+      if (pending) wait();
+    });
   };
   const push = (value) => {
     latest = value;
-    timer ||= setTimeout(flush, Math.max(0, last + milliseconds - performance.now()));
+    pending = true;
+    if (!timer) wait();
   };
   push.cancel = () => clearTimeout(timer);
   return push;
@@ -284,6 +299,9 @@ export function Tabs({ label, tabs, selected, onSelect }) {
 }
 
 /** Code that can be copied. A `language` is shown above it; `syntax` selects the colors. With `wrap`, a command is visible as a whole. */
-export const CodeBlock = ({ text, label, language, syntax = language, wrap }) => html`<div class=${`code-block ${wrap ? "wrap" : ""} ${language === undefined ? "" : "titled"}`}>
-  ${language !== undefined && html`<span class="muted">${language}</span>`}
-  <pre tabindex="0" aria-label=${label}><code>${colored(text, syntax)}</code></pre><${CopyButton} text=${text} /></div>`;
+export function CodeBlock({ text, label, language, syntax = language, wrap }) {
+  const code = useMemo(() => colored(text, syntax), [text, syntax]);
+  return html`<div class=${`code-block ${wrap ? "wrap" : ""} ${language === undefined ? "" : "titled"}`}>
+    ${language !== undefined && html`<span class="muted">${language}</span>`}
+    <pre tabindex="0" aria-label=${label}><code>${code}</code></pre><${CopyButton} text=${text} /></div>`;
+}

@@ -18,7 +18,7 @@ export function Chat({ project, models, preset, showCode }) {
   const [settings, setSettings] = useState({ ...DEFAULTS, model: preset.agent ? "" : models[0].id, ...preset });
   const [messages, setMessages] = useState([]);
   const [text, setText] = useState("");
-  const [partial, setPartial] = useState(null);
+  const [partial, setPartial] = useState({ role: "assistant" });
   const [turn, setTurn] = useState(0);
   const abort = useRef(null);
   const canManage = session.hasScope("project");
@@ -47,11 +47,8 @@ export function Chat({ project, models, preset, showCode }) {
   async function generate(body) {
     abort.current = new AbortController();
     setTurn((turn) => turn + 1);
-    try {
-      return await streamReply(body, abort.current.signal, setPartial);
-    } finally {
-      setPartial(null);
-    }
+    setPartial({ role: "assistant" });
+    return streamReply(body, abort.current.signal, setPartial);
   }
 
   /** Sends `added` after the messages `kept`. */
@@ -129,13 +126,14 @@ export function Chat({ project, models, preset, showCode }) {
   });
   const actionsOf = (message, index) => message.role === "assistant" && html`<${CopyButton} text=${splitReasoning(message).answer} label=${t.chat.copyResponse} />
     ${index === messages.length - 1 && !busy && html`<button type="button" class="copy" onClick=${() => (clearErrors(), regenerate())}><${Icon} name="redo" />${t.chat.regenerate}</button>`}`;
+  // A response keeps its place when it is complete, so that it is not built again.
+  const shown = busy && last?.role !== "assistant" ? [...messages, partial] : messages;
   return html`<div class="chat">
     <div class="chat-main">
       <${Transcript} busy=${busy} turn=${turn}>
         ${!messages.length && !busy && html`<${EmptyState} title=${t.chat.empty}><p>${t.chat.emptyHint}</p><//>`}
         <div class="message-list">
-          ${messages.map((message, index) => html`<${Message} key=${index} message=${message} actions=${actionsOf(message, index)} />`)}
-          ${busy && last?.role !== "assistant" && html`<${Message} key="partial" message=${partial ?? { role: "assistant" }} streaming />`}
+          ${shown.map((message, index) => html`<${Message} key=${index} message=${message} streaming=${index === messages.length} actions=${index < messages.length && actionsOf(message, index)} />`)}
         </div>
       <//>
       <${ErrorAlert} error=${sendError ?? regenerateError ?? conversationError ?? codeError} />
