@@ -3,13 +3,11 @@
 import { html, useState } from "../html.js";
 import { CodeDialog } from "../code-samples.js";
 import { t } from "../strings.js";
-import { EmptyState, ErrorAlert, Page, Tabs, useModels, Loading } from "../ui.js";
+import { EmptyState, ErrorAlert, Page, Tabs, useLoad, useModels, Loading } from "../ui.js";
 import { Chat } from "./playground/chat.js";
 import { Comparison } from "./playground/comparison.js";
 import { Embeddings } from "./playground/embeddings.js";
 import { Images } from "./playground/images.js";
-import { Speech } from "./playground/speech.js";
-import { Transcription } from "./playground/transcription.js";
 import { PullCommand } from "./models.js";
 
 const PRESETS = ["agent", "conversation", "model", "compare"];
@@ -20,6 +18,15 @@ function AnyChat({ initial, ...props }) {
   const preset = Object.fromEntries(pairs);
   return preset.compare ? html`<${Comparison} ...${props} preset=${preset} />` : html`<${Chat} ...${props} preset=${preset} />`;
 }
+
+/** A view that is loaded when it is opened, because few visits of the dashboard do. `load` returns its module, which exports it as `name`. */
+const onRequest = (load, name) => function OnRequest(props) {
+  const [module, error, retry] = useLoad(load, []);
+  if (module) return html`<${module[name]} ...${props} />`;
+  return error ? html`<${ErrorAlert} error=${error} retry=${retry} />` : html`<${Loading} />`;
+};
+const Speech = onRequest(() => import("./playground/speech.js"), "Speech");
+const Transcription = onRequest(() => import("./playground/transcription.js"), "Transcription");
 
 // Name, view, the capability that the model must have, its label, and a model to install if there is none.
 const KINDS = [
