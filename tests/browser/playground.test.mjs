@@ -135,6 +135,54 @@ test("a stored response is replaced when a new one is complete", async () => {
   assert.deepEqual(problems, []);
 });
 
+/** Streams the next response in parts, as a server does that generates it. Returns the duration of the longest task of the page until it is complete. */
+async function longestTask(text, parts) {
+  await page.evaluate(([text, parts]) => {
+    const [fetchNow, encoder] = [window.fetch, new TextEncoder()];
+    const events = Array.from({ length: parts }, (_, at) => {
+      const content = text.slice((at * text.length) / parts, ((at + 1) * text.length) / parts);
+      return { choices: [{ index: 0, delta: { content }, finish_reason: at === parts - 1 ? "stop" : null }] };
+    });
+    const pull = async (controller) => {
+      await new Promise((resolve) => setTimeout(resolve, 5));
+      const event = events.shift();
+      controller.enqueue(encoder.encode(`data: ${event ? JSON.stringify(event) : "[DONE]"}\n\n`));
+      if (!event) controller.close();
+    };
+    window.fetch = (...request) => {
+      if (!request[0].endsWith("/chat/completions")) return fetchNow(...request);
+      window.fetch = fetchNow;
+      return Promise.resolve(new Response(new ReadableStream({ pull }), { headers: { "content-type": "text/event-stream" } }));
+    };
+    window.longTasks = [];
+    window.taskObserver = new PerformanceObserver((list) => window.longTasks.push(...list.getEntries().map((entry) => entry.duration)));
+    window.taskObserver.observe({ type: "longtask" });
+  }, [text, parts]);
+  await sendMessage("Hello?");
+  await page.locator(".message.assistant .content:not(.loading)").waitFor({ timeout: 240_000 });
+  // The last task is reported after it.
+  return page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => setTimeout(() => {
+    window.taskObserver.disconnect();
+    resolve(Math.max(0, ...window.longTasks));
+  }, 100))));
+}
+
+test("a long response does not freeze the page while it is streamed", async () => {
+  const texts = {
+    "a code span of spaces": [`\`${" a".repeat(80_000)}\``, "code", 1],
+    "a heading of spaces": [`# ${" ".repeat(80_000)}\u2028x`, "p", 1],
+    "many paragraphs": ["Some *text* with `code`.\n\n".repeat(3_000), "p", 3_000],
+    "a long list": ["- an item with **bold** text\n".repeat(2_500), "li", 2_500],
+  };
+  for (const [name, [text, tag, count]] of Object.entries(texts)) {
+    await openChat();
+    const longest = await longestTask(text, 100);
+    assert.equal(await messageText("assistant").locator(`.markdown ${tag}`).count(), count, name);
+    assert.ok(longest < 1_000, `${name}: a task took ${longest.toFixed(0)} ms`);
+  }
+  assert.deepEqual(problems, []);
+});
+
 test("a response is shown as Markdown, and its code can be copied", async () => {
   await openChat();
   await mockChat([{ content: "# Title\n\n**bold** <img src=x onerror=window.hit=1> [a](javascript:window.hit=1)\n\n```python\npri" }, { content: "nt(1)\n```" }]);
