@@ -8,7 +8,7 @@ import { moduleLoader, newElement } from "./module-tests.mjs";
 
 // Another folder than this one's can be tested, such as that of an earlier version.
 const load = moduleLoader(process.env.DASHBOARD_ASSETS);
-const [{ Markdown }, { h, render }, { options }, { colored }, { events }] = await Promise.all(["markdown.js", "html.js", "../vendor/preact.js", "syntax.js", "sse.js"].map(load));
+const [{ Markdown }, { h, render }, { options }, { colored }, { events }, { streamReply }] = await Promise.all(["markdown.js", "html.js", "../vendor/preact.js", "syntax.js", "sse.js", "pages/playground/chat-request.js"].map(load));
 
 /** Shows a text in an element, or updates the text that it shows. */
 const show = (text, root = newElement(), growing = false) => {
@@ -217,4 +217,13 @@ test("events are the same in any pieces, and the time of a long one is linear", 
   const text = ": comment\n\ndata: a\n\nevent: b\ndata: c\ndata: é\n\n\n\ndata: not complete";
   for (let size = 1; size < 30; size++) assert.deepEqual(await read(text, size), [{ name: "message", data: "a" }, { name: "b", data: "c\né" }]);
   assert.ok(await isLinear(500_000, (length) => `data: ${"a".repeat(length)}\n\n`, (long) => read(long, 1000)));
+});
+
+test("tool calls are those of the stream in its order, with any indexes", async (context) => {
+  const part = (index, name, text) => ({ choices: [{ delta: { tool_calls: [{ index, id: name && `call_${name}`, function: { name, arguments: text } }] } }] });
+  const chunks = [part(1_000_000, "a", "{"), part(3, "b", ""), part(1_000_000, undefined, "}"), part(3, undefined, "[]")];
+  const body = [...chunks.map((chunk) => JSON.stringify(chunk)), "[DONE]"].map((data) => `data: ${data}\n\n`).join("");
+  context.mock.method(globalThis, "fetch", async () => new Response(body));
+  const { tool_calls: calls } = await streamReply({}, undefined, () => {});
+  assert.deepEqual(calls, [["a", "{}"], ["b", "[]"]].map(([name, text]) => ({ id: `call_${name}`, type: "function", function: { name, arguments: text } })));
 });

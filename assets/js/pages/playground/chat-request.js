@@ -26,17 +26,18 @@ export function parameters(settings, fallback) {
   return { ...body, stream: true, stream_options: { include_usage: true } };
 }
 
-/** Adds a chunk to the assistant message received so far. */
-function appendChunk(reply, chunk) {
+/** Adds a chunk to the assistant message received so far. `positions`: those of the tool calls by their index, which another server may choose as it likes. */
+function appendChunk(reply, chunk, positions) {
   const next = { ...reply, usage: chunk.usage ?? reply.usage };
   const choice = chunk.choices[0];
   if (!choice) return next;
   for (const field of ["content", "reasoning_content"]) if (choice.delta[field]) next[field] = (next[field] ?? "") + choice.delta[field];
   for (const part of choice.delta.tool_calls ?? []) {
-    const calls = [...(next.tool_calls ?? [])];
-    const call = calls[part.index] ?? { id: part.id, type: "function", function: { name: part.function.name, arguments: "" } };
-    calls[part.index] = { ...call, function: { ...call.function, arguments: call.function.arguments + (part.function.arguments ?? "") } };
-    next.tool_calls = calls;
+    const calls = (next.tool_calls ??= []);
+    if (!positions.has(part.index)) positions.set(part.index, calls.length);
+    const at = positions.get(part.index);
+    const call = calls[at] ?? { id: part.id, type: "function", function: { name: part.function.name, arguments: "" } };
+    calls[at] = { ...call, function: { ...call.function, arguments: call.function.arguments + (part.function.arguments ?? "") } };
   }
   next.finish = choice.finish_reason ?? next.finish;
   return next;
@@ -46,11 +47,12 @@ function appendChunk(reply, chunk) {
 export async function streamReply(body, signal, update) {
   const started = performance.now();
   let [reply, firstChunk] = [{ role: "assistant" }, null];
+  const positions = new Map();
   const show = throttle(UPDATE_MS, update);
   try {
     for await (const { data } of stream("/chat/completions", body, signal)) {
       firstChunk ??= performance.now();
-      reply = appendChunk(reply, data);
+      reply = appendChunk(reply, data, positions);
       show(reply);
     }
   } catch (problem) {
