@@ -131,9 +131,7 @@ async function isLinear(size, textOf, run) {
 test("the time of rendering grows linearly with any text", async () => {
   assert.ok(Object.keys(TEXTS).length > 100);
   show(TEXTS["links in links"](SIZE));
-  const slow = [];
-  for (const [name, textOf] of Object.entries(TEXTS)) if (!(await isLinear(SIZE, textOf, (text) => show(text)))) slow.push(name);
-  assert.deepEqual(slow, []);
+  for (const [name, textOf] of Object.entries(TEXTS)) assert.ok(await isLinear(SIZE, textOf, (text) => show(text)), name);
 });
 
 test("a small text does not become many elements", () => {
@@ -216,7 +214,7 @@ test("events are the same in any pieces, and the time of a long one is linear", 
   };
   const text = ": comment\n\ndata: a\n\nevent: b\ndata: c\ndata: é\n\n\n\ndata: not complete";
   for (let size = 1; size < 30; size++) assert.deepEqual(await read(text, size), [{ name: "message", data: "a" }, { name: "b", data: "c\né" }]);
-  assert.ok(await isLinear(500_000, (length) => `data: ${"a".repeat(length)}\n\n`, (long) => read(long, 1000)));
+  assert.ok(await isLinear(500_000, (length) => `data: ${"a".repeat(length)}\n\n`, (long) => read(long, 1000)), "a long event");
 });
 
 test("tool calls are those of the stream in its order, with any indexes", async (context) => {
