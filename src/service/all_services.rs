@@ -55,7 +55,7 @@ impl Services {
         let limits = Limits::new(store(), clock_rng());
         let contents = Contents::start(store(), clock_rng()).await?;
         let batches = Batches::new(store(), clock_rng(), contents.clone());
-        let jobs = Jobs::new(store(), clock_rng(), contents.clone());
+        let jobs = Jobs::new(store(), clock_rng(), contents.clone(), limits.clone());
         let responses = Responses::new(store(), clock_rng());
         let loops = (batches.clone(), jobs.clone(), responses.clone());
         let look = background_work::look_every_second(&store(), move || {

@@ -73,12 +73,25 @@ impl Amounts {
         self.input.saturating_add(self.output)
     }
 
+    /// Whether anything was generated.
+    pub fn has_output(&self) -> bool {
+        self.output > 0 || self.images > 0 || self.audio_millis > 0
+    }
+
     fn add(&mut self, other: &Amounts) {
         self.input = self.input.saturating_add(other.input);
         self.cached = self.cached.saturating_add(other.cached);
         self.output = self.output.saturating_add(other.output);
         self.images = self.images.saturating_add(other.images);
         self.audio_millis = self.audio_millis.saturating_add(other.audio_millis);
+    }
+
+    fn subtract(&mut self, other: &Amounts) {
+        self.input = self.input.saturating_sub(other.input);
+        self.cached = self.cached.saturating_sub(other.cached);
+        self.output = self.output.saturating_sub(other.output);
+        self.images = self.images.saturating_sub(other.images);
+        self.audio_millis = self.audio_millis.saturating_sub(other.audio_millis);
     }
 }
 
@@ -114,6 +127,13 @@ impl Sums {
             *mine = mine.saturating_add(theirs);
         }
         self.amounts.add(&other.amounts);
+    }
+
+    fn subtract(&mut self, other: &Sums) {
+        for (mine, theirs) in self.requests.iter_mut().zip(other.requests) {
+            *mine = mine.saturating_sub(theirs);
+        }
+        self.amounts.subtract(&other.amounts);
     }
 
     pub fn total_requests(&self) -> u64 {
@@ -266,11 +286,9 @@ pub(super) fn series_key(project: ProjectId, number: u32) -> Vec<u8> {
 /// Nodes that share a database have sums of their own, so that they do not write the same rows. The number of the node ends
 /// the key. Readers add the sums up.
 pub fn append(tx: &WriteTx, project: ProjectId, at: Timestamp, tail: [u8; 6], record: &UsageRecord) -> Result<()> {
-    tx.put(&[&time_key(project, at)[..], &tail].concat(), record)?;
+    tx.put(&raw_key(project, at, tail), record)?;
     let sums = Sums::from(record);
-    let part = tx.process().map_or_else(Vec::new, |process| process.number.to_be_bytes().to_vec());
-    for width in Width::ALL {
-        let key = [&slot(project, width, at)[..], &record.series.to_be_bytes(), &part].concat();
+    for key in sum_keys(tx, project, at, record.series) {
         let mut total: Sums = tx.get(&key)?.unwrap_or_default();
         total.add(&sums);
         tx.put(&key, &total)?;
@@ -278,15 +296,32 @@ pub fn append(tx: &WriteTx, project: ProjectId, at: Timestamp, tail: [u8; 6], re
     Ok(())
 }
 
+/// As [`append`], for a request that this process may have recorded before: the new record takes the place of the old one.
+pub fn replace(tx: &WriteTx, project: ProjectId, at: Timestamp, tail: [u8; 6], record: &UsageRecord) -> Result<()> {
+    if let Some(old) = tx.get::<UsageRecord>(&raw_key(project, at, tail))? {
+        let sums = Sums::from(&old);
+        for key in sum_keys(tx, project, at, old.series) {
+            let mut total: Sums = tx.get(&key)?.unwrap_or_default();
+            total.subtract(&sums);
+            match total == Sums::default() {
+                true => tx.remove::<Sums>(&key)?,
+                false => tx.put(&key, &total)?,
+            }
+        }
+    }
+    append(tx, project, at, tail, record)
+}
+
+/// The keys of the sums that a record of this process is part of.
+fn sum_keys(tx: &WriteTx, project: ProjectId, at: Timestamp, series: u32) -> [Vec<u8>; 3] {
+    let part = tx.process().map_or_else(Vec::new, |process| process.number.to_be_bytes().to_vec());
+    Width::ALL.map(|width| [&slot(project, width, at)[..], &series.to_be_bytes(), &part].concat())
+}
+
 /// Whether a row is a sum that only this process writes.
 pub(super) fn is_sum_of(process: NodeProcess, table: Table, key: &[u8]) -> bool {
     // Project, width, start and series.
     table == ROLLUPS && key.get(25..) == Some(&process.number.to_be_bytes())
-}
-
-/// Whether the raw record is stored.
-pub fn is_recorded(tx: &impl Reader, project: ProjectId, at: Timestamp, tail: [u8; 6]) -> Result<bool> {
-    Ok(tx.raw(UsageRecord::TABLE, &[&time_key(project, at)[..], &tail].concat())?.is_some())
 }
 
 /// Visits the raw records of `[from, to)`, latest first.
@@ -341,6 +376,10 @@ pub fn drop_minutes(tx: &WriteTx, project: ProjectId, horizon: Timestamp, limit:
     let old = tx.newest::<Sums>(&prefix, Some(&slot(project, Width::Minute, horizon)), limit)?;
     old.iter().try_for_each(|(key, _)| tx.remove::<Sums>(key))?;
     Ok(old.len())
+}
+
+fn raw_key(project: ProjectId, at: Timestamp, tail: [u8; 6]) -> Vec<u8> {
+    [&time_key(project, at)[..], &tail].concat()
 }
 
 /// Key prefix of the raw records at a time: project and milliseconds.

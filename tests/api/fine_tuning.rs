@@ -63,6 +63,22 @@ fn messages(server: &Server, job: &Value) -> Vec<String> {
 }
 
 #[test]
+fn trained_tokens_count_against_the_budget_at_once() {
+    let server = Server::start();
+    let (project, _, key) = server.tenant("t");
+    let chat = || {
+        let body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 1 });
+        server.call(Method::POST, "/v1/chat/completions", Some(&key), Some(&body))
+    };
+    let used = chat().ok()["usage"]["total_tokens"].as_u64().unwrap();
+    let job = job(&server, &key, json!({ "hyperparameters": { "n_epochs": 2 } }));
+    let trained = wait_for(&server, id(&job), "succeeded")["trained_tokens"].as_u64().unwrap();
+    assert!(trained > 0);
+    server.patch(&format!("/v1/projects/{project}/rate-limits"), &json!({ "token_budget": used + trained })).ok();
+    assert_eq!(chat().error_fields().1, "insufficient_quota");
+}
+
+#[test]
 fn a_job_trains_a_model_that_its_project_can_call() {
     let server = Server::start();
     let (project, _, key) = server.tenant("tuning team");

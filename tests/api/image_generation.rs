@@ -55,6 +55,11 @@ fn file(image_bytes: impl Into<DynamicImage>, format: ImageFormat) -> Vec<u8> {
     file.into_inner()
 }
 
+/// A PNG of 64 by 64 pixels.
+pub fn sample_image() -> Vec<u8> {
+    file(RgbImage::from_fn(64, 64, |x, y| Rgb([(x * 4) as u8, (y * 4) as u8, 90])), ImageFormat::Png)
+}
+
 fn usage(server: &Server, project: &str) -> (Value, Value) {
     let usage = server.get(&format!("/v1/projects/{project}/usage")).ok();
     (usage["requests"].clone(), usage["image_generations"].clone())

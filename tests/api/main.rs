@@ -48,6 +48,7 @@ mod contract;
 mod conversation_items;
 mod conversations;
 mod custom_tools;
+mod delivered_usage;
 mod embeddings;
 mod equal_apis;
 mod error_messages;

@@ -33,7 +33,7 @@ fn fixture(name: &str) -> Vec<u8> {
 }
 
 /// Speech of 1.5 seconds, 8 kHz, so many times.
-fn speech(times: usize) -> Vec<u8> {
+pub fn speech(times: usize) -> Vec<u8> {
     let file = fixture("mono-8k.wav");
     let (head, samples) = file.split_at(44);
     let data = samples.repeat(times);

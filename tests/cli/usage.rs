@@ -10,6 +10,7 @@ use reqwest::Method;
 use reqwest::blocking::Client;
 use serde_json::{Value, json};
 
+use crate::fixtures::add_fixture;
 use crate::process::{MODEL, ServerProcess, folder, output_text, run};
 use crate::rng::TestRng;
 use crate::tiny_model::{self, TinyModel};
@@ -327,6 +328,29 @@ fn every_answered_request_is_recorded_after_a_kill() {
         assert!(answered.iter().map(Count::total).sum::<u64>() > 50 * (round + 1));
     }
     drop(serving);
+    assert!(run(folder.path(), &["check"]).status.success());
+}
+
+#[test]
+fn a_preview_that_counts_as_the_image_is_recorded_even_if_the_server_is_killed_right_after_it() {
+    let folder = folder(&TinyModel::default());
+    add_fixture("pipelines", &folder.path().join("models"), "sd1");
+    let mut serving = ServerProcess::start(folder.path(), &[]);
+    let projects: Value =
+        serde_json::from_str(&serving.request(Method::GET, "/v1/projects", None).text().unwrap()).unwrap();
+    let project = projects["data"][0]["id"].as_str().unwrap();
+    let image = json!({
+        "model": "sd1", "prompt": "a red house", "size": "64x64", "steps": 400, "scheduler": "ddim", "stream": true,
+        "partial_images": 3,
+    });
+    let stream = BufReader::new(serving.request(Method::POST, "/v1/images/generations", Some(&image)));
+    let previews = stream.lines().map(Result::unwrap).filter(|line| line == "event: image_generation.partial_image");
+    assert_eq!(previews.take(2).count(), 2);
+    serving.signal("KILL");
+    serving.wait(Duration::from_secs(5));
+    let rows = export(folder.path(), project);
+    let row = rows.iter().find(|row| row["endpoint"] == "POST /images/generations").expect("it is recorded");
+    assert_eq!((&row["images"], &row["outcome"]), (&json!(1), &json!("abandoned")));
     assert!(run(folder.path(), &["check"]).status.success());
 }
 

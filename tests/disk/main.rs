@@ -8,6 +8,7 @@ mod tiny_model;
 mod damage;
 mod faults;
 mod history;
+mod metering;
 mod panics;
 mod power_loss;
 mod recovery;

@@ -295,3 +295,33 @@ fn usage_is_what_the_target_tells_and_marked_if_it_is_estimated() {
     let expected = [(0, 0, false, "refused"), (7, 3, true, "succeeded"), (30, 20, false, "succeeded")];
     assert_eq!(rows, expected);
 }
+
+#[test]
+fn what_arrived_of_a_response_is_metered_if_the_client_leaves_or_the_target_fails() {
+    let target = FakeTarget::start(|number, _, reply| {
+        reply.begin_events();
+        (0..5).for_each(|_| reply.event(&chunk("one", None)));
+        if number == 0 {
+            reply.wait_closed();
+        }
+    });
+    let server = server_with(&[target.address]);
+    let body = chat_body(json!({ "stream": true }));
+    let mut connection = server.begin("/v1/chat/completions", &server.admin, &body);
+    let (mut text, mut buffer) = (String::new(), [0; 512]);
+    while text.matches("\"one\"").count() < 5 {
+        let read = connection.read(&mut buffer).unwrap();
+        text.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+    }
+    drop(connection);
+    let project = server.get("/v1/projects").ok()["data"][0]["id"].as_str().unwrap().to_owned();
+    let outcomes = || server.get(&format!("/v1/projects/{project}/usage")).ok()["requests_by_outcome"].clone();
+    crate::wait::until(|| "the departure is recorded", || outcomes()["abandoned"] == 1);
+    // The target closes the connection before the end.
+    let failed = server.post("/v1/chat/completions", &body).text;
+    assert!(failed.matches("\"one\"").count() == 5 && failed.contains("\"error\""), "{failed}");
+    // Nothing of it was delivered.
+    assert_eq!(server.post("/v1/chat/completions", &chat_body(json!({}))).status, 503);
+    let expected = [(0, 0, false, "failed"), (7, 5, true, "failed"), (7, 5, true, "abandoned")];
+    assert_eq!(records(server.stop().path()), expected);
+}

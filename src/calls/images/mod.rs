@@ -5,6 +5,7 @@ mod quality;
 mod running;
 mod size;
 mod source;
+mod unfinished;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -35,6 +36,7 @@ use crate::service::concurrency_limit::{ConcurrencyLimit, Slot};
 use crate::service::usage::UsageRecorder;
 use crate::upstream::{Api, Kind, UpstreamModel};
 use size::{ImageSize, check_upstream_size};
+use unfinished::UnfinishedImage;
 
 /// Concurrent requests in preparation, in all and per project; more are refused.
 const MAX_PREPARING: usize = 64;
@@ -150,8 +152,10 @@ impl Images {
             size: size.output,
             quality: call.quality,
             seeds: seeds.into_iter().map(Some).collect(),
+            steps,
             events,
             finished: 0,
+            unfinished: UnfinishedImage::default(),
             recorder,
         })
     }
@@ -209,8 +213,11 @@ impl Images {
             size,
             quality: call.quality,
             seeds,
+            // The target tells of no steps.
+            steps: 0,
             events: ImageEvents::finished(done.collect()),
             finished: 0,
+            unfinished: UnfinishedImage::default(),
             recorder,
         })
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::codec::{Output, encode};
 use super::quality::Quality;
+use super::unfinished::UnfinishedImage;
 use crate::calls::blocking::run_blocking;
 use crate::calls::errors;
 use crate::clock_rng::Timestamp;
@@ -22,8 +23,11 @@ pub struct RunningImages {
     pub quality: Quality,
     /// One per image; `None` if it is not known.
     pub seeds: Vec<Option<u64>>,
+    /// The steps of a whole image.
+    pub(super) steps: usize,
     pub(super) events: ImageEvents,
     pub(super) finished: u64,
+    pub(super) unfinished: UnfinishedImage,
     pub(super) recorder: Arc<UsageRecorder>,
 }
 
@@ -36,11 +40,10 @@ impl RunningImages {
         let Some(event) = self.events.next().await else {
             return Some(Err(Error::internal("the engine closed the event channel before the last image")));
         };
-        let finished = match &event {
-            Ok(event) => u64::from(matches!(event, ImageEvent::Done { .. })),
-            Err(_) => self.events.close(),
-        };
-        self.count(finished);
+        match &event {
+            Ok(event) => self.count(event),
+            Err(_) => self.count_unreceived(),
+        }
         Some(event.map_err(image_failure))
     }
 
@@ -49,10 +52,28 @@ impl RunningImages {
         self.finished >= self.seeds.len() as u64
     }
 
-    /// Records finished images.
-    fn count(&mut self, images: u64) {
-        self.finished += images;
-        self.recorder.set_images(self.finished);
+    fn count(&mut self, event: &ImageEvent) {
+        self.finished += u64::from(matches!(event, ImageEvent::Done { .. }));
+        self.unfinished.observe(event, self.steps);
+        self.set_images();
+    }
+
+    /// Counts what was generated and not received.
+    fn count_unreceived(&mut self) {
+        let progress = self.events.take_progress();
+        let finished = self.events.close();
+        if finished > 0 {
+            self.finished += finished;
+            self.unfinished = UnfinishedImage::default();
+        }
+        if let Some(progress) = progress {
+            self.unfinished.observe(&progress, self.steps);
+        }
+        self.set_images();
+    }
+
+    fn set_images(&self) {
+        self.recorder.set_images(self.finished + self.unfinished.images());
     }
 
     /// Waits for all images and returns their files in order.
@@ -70,18 +91,31 @@ impl RunningImages {
         files.ok_or_else(|| Error::internal("the engine generated one image twice and another not at all"))
     }
 
+    /// Records the usage so far durably; called before a finished image is sent that is not the last one.
+    pub async fn record_finished(&self) -> Result<()> {
+        self.recorder.record_so_far().await
+    }
+
+    /// Called before a preview is sent. If it counts as the image, that is recorded durably first.
+    pub async fn record_preview(&mut self) -> Result<()> {
+        if self.unfinished.show() { self.recorder.record_so_far().await } else { Ok(()) }
+    }
+
     /// Records the usage durably; called before the last byte of a stream. For other responses the middleware does
     /// this.
-    pub async fn close(&self, outcome: Outcome) -> Result<()> {
+    pub async fn close(&mut self, outcome: Outcome) -> Result<()> {
+        if outcome == Outcome::Failed {
+            self.unfinished.fail();
+            self.set_images();
+        }
         self.recorder.close(outcome).await
     }
 }
 
 impl Drop for RunningImages {
-    /// A client that disconnects is charged for finished images, received or not.
+    /// A client that disconnects is charged for what was generated, received or not.
     fn drop(&mut self) {
-        let unreceived = self.events.close();
-        self.count(unreceived);
+        self.count_unreceived();
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Progress {
     pub measured_millis: u64,
     /// What has been decoded, in milliseconds.
     pub decoded_millis: Arc<AtomicU64>,
-    /// Seconds of windows that are transcribed.
+    /// Seconds that are transcribed: those of windows, and the silence between them up to the last text.
     pub transcribed: f64,
 }
 
@@ -52,7 +52,13 @@ impl Progress {
         if decoded > self.measured_millis + MEASURING_TOLERANCE { decoded } else { self.measured_millis }
     }
 
-    /// What has been transcribed, in milliseconds. The windows of a file leave out silence.
+    /// Adds a window of so many seconds. The windows of a file leave out silence, which counts as soon as there is text after it.
+    fn add(&mut self, seconds: f64, segments: &[Segment]) {
+        let end = segments.iter().map(|segment| segment.end).fold(0.0, f64::max);
+        self.transcribed = (self.transcribed + seconds).max(end);
+    }
+
+    /// What has been transcribed, in milliseconds.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -77,8 +83,8 @@ impl RunningTranscription {
     }
 
     fn count(&mut self, event: &TranscriptionEvent) {
-        if let TranscriptionEvent::Window { seconds, .. } = event {
-            self.audio.transcribed += seconds;
+        if let TranscriptionEvent::Window { seconds, segments } = event {
+            self.audio.add(*seconds, segments);
             self.recorder.set_audio(self.audio.millis());
         }
     }
@@ -161,6 +167,18 @@ mod tests {
     fn transcribed_audio_is_rounded_up_and_never_more_than_the_file() {
         let millis = |transcribed| progress(30_501, transcribed).millis();
         assert_eq!([0.0, 0.0001, 29.9995, 31.0].map(millis), [0, 1, 30_000, 30_500]);
+    }
+
+    #[test]
+    fn silence_counts_once_there_is_text_after_it() {
+        let segment = |end| Segment { end, ..Segment::default() };
+        let mut audio = progress(30_500, 0.0);
+        audio.add(2.0, &[segment(1.5)]);
+        assert_eq!(audio.millis(), 2_000);
+        audio.add(3.0, &[segment(20.5), segment(22.5)]);
+        assert_eq!(audio.millis(), 22_500);
+        audio.add(1.0, &[]);
+        assert_eq!(audio.millis(), 23_500);
     }
 
     #[test]

@@ -36,6 +36,8 @@ struct State<E> {
     unreceived_amount: u64,
     /// Number of events received.
     received: u64,
+    /// The last report of progress among the events that were taken back.
+    progress: Option<E>,
     /// No more events will be sent; the receiver is gone.
     ended: bool,
     closed: bool,
@@ -44,6 +46,12 @@ struct State<E> {
 /// The amount of a result; `None` for other events.
 fn amount<E: JobEvent>(event: &Result<E, Failure>) -> Option<u64> {
     event.as_ref().ok().filter(|event| event.is_result()).map(JobEvent::amount)
+}
+
+/// Takes the last event if it is a report of progress.
+fn take_progress<E: JobEvent>(events: &mut VecDeque<Result<E, Failure>>) -> Option<E> {
+    let is_progress = events.back()?.as_ref().is_ok_and(|event| !event.is_result());
+    if is_progress { events.pop_back()?.ok() } else { None }
 }
 
 impl<E> Channel<E> {
@@ -84,6 +92,13 @@ impl<E: JobEvent> Events<E> {
             state.unreceived_amount = state.unreceived_amount.saturating_sub(amount);
         }
         Some(Some(event))
+    }
+
+    /// The report of progress that came last and was not received, if no result came after it. For a receiver that is about
+    /// to close.
+    pub fn take_progress(&mut self) -> Option<E> {
+        let mut state = self.0.lock();
+        state.progress.take().or_else(|| take_progress(&mut state.events))
     }
 
     /// Stops receiving; returns the amount of the results that were not received.
@@ -154,7 +169,7 @@ pub struct StallDetector<E> {
     since: Duration,
 }
 
-impl<E> StallDetector<E> {
+impl<E: JobEvent> StallDetector<E> {
     /// Takes back events that were not received within `timeout`. `false`: there is nothing left to watch.
     pub fn check(&mut self, now: Duration, timeout: Duration) -> bool {
         let mut state = self.channel.lock();
@@ -167,6 +182,7 @@ impl<E> StallDetector<E> {
         let within_limit = now.saturating_sub(self.since) <= timeout;
         if !within_limit {
             // The results were computed, so they stay counted.
+            state.progress = take_progress(&mut state.events);
             state.events.clear();
             state.events.push_back(Err(Failure::ClientStalled));
             state.closed = true;
@@ -182,6 +198,7 @@ pub fn channel<E: JobEvent>(now: Duration) -> (Sender<E>, Events<E>, StallDetect
         unreceived: 0,
         unreceived_amount: 0,
         received: 0,
+        progress: None,
         ended: false,
         closed: false,
     };

@@ -29,28 +29,29 @@ impl JobEventRecord {
     }
 }
 
-/// Ends a job: meters its tokens and gives up its saved state, whose content is returned.
-pub(super) fn end(tx: &WriteTx, id: JobId, record: &mut JobRecord, ended: Ended) -> Result<Option<FileId>> {
+/// Ends a job: meters its tokens, whose number is returned, and gives up its saved state, whose content is returned.
+pub(super) fn end(tx: &WriteTx, id: JobId, record: &mut JobRecord, ended: Ended) -> Result<(u64, Option<FileId>)> {
     let Ended { state, error, at, tail } = ended;
-    meter(tx, record, at, tail)?;
+    let metered = meter(tx, record, at, tail)?;
     let bytes = record.saved.map_or(0, |saved| saved.bytes);
     quotas::charge_bytes(tx, record.project, at, -signed(bytes))?;
     let released = fine_tuning_jobs::replace_state(tx, id, record, None)?;
     (record.state, record.error, record.finished_at) = (state as u8, error, Some(at));
     fine_tuning_jobs::close(tx, id)?;
-    Ok(released)
+    Ok((metered, released))
 }
 
-/// Adds the tokens that are not metered yet to the usage of the key that has created the job.
-pub(super) fn meter(tx: &WriteTx, record: &mut JobRecord, at: Timestamp, tail: [u8; 6]) -> Result<()> {
+/// Adds the tokens that are not metered yet to the usage of the key that has created the job. Returns their number.
+pub(super) fn meter(tx: &WriteTx, record: &mut JobRecord, at: Timestamp, tail: [u8; 6]) -> Result<u64> {
     let trained = record.trained_tokens.unwrap_or(0);
-    let (tokens, Some(key)) = (trained.saturating_sub(record.metered_tokens), record.key) else { return Ok(()) };
+    let (tokens, Some(key)) = (trained.saturating_sub(record.metered_tokens), record.key) else { return Ok(0) };
     if tokens == 0 {
-        return Ok(());
+        return Ok(0);
     }
     record.metered_tokens = trained;
     let series = SeriesRecord { key, endpoint: ENDPOINT.to_owned(), model: Some(record.model.clone()) };
     let series = usage::number(tx, record.project, &series, false)?;
     let amounts = Amounts { input: tokens, ..Amounts::default() };
-    usage::append(tx, record.project, at, tail, &UsageRecord { series, outcome: Outcome::Succeeded, amounts })
+    usage::append(tx, record.project, at, tail, &UsageRecord { series, outcome: Outcome::Succeeded, amounts })?;
+    Ok(tokens)
 }

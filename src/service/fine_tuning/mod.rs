@@ -12,6 +12,7 @@ mod spec;
 mod training;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::json;
 use tokio::sync::Notify;
@@ -28,6 +29,7 @@ use super::access::{Access, Scope};
 use super::audit::AuditEntry;
 use super::contents::Contents;
 use super::files::{self, Purpose};
+use super::limits::Limits;
 use super::pagination::{Listing, Page, PageRequest, page};
 use super::patch::Patch;
 use super::quotas::{self, QuotaKind};
@@ -46,13 +48,14 @@ pub struct Jobs {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
     contents: Contents,
+    limits: Limits,
     /// Notified when a job may have to be started, paused or cancelled.
     changed: Arc<Notify>,
 }
 
 impl Jobs {
-    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, contents: Contents) -> Self {
-        Self { store, clock_rng, contents, changed: Arc::default() }
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, contents: Contents, limits: Limits) -> Self {
+        Self { store, clock_rng, contents, limits, changed: Arc::default() }
     }
 
     /// Lets what trains jobs look at them.
@@ -161,17 +164,20 @@ impl Jobs {
         let event = JobEventId::generate(&*self.clock_rng);
         let tail = self.usage_tail();
         let chunks = self.saved_chunks(access, id).await?;
+        let metered = Arc::new(AtomicU64::new(0));
+        let tokens = metered.clone();
         let job = self.change(access, id, "fine_tuning_job.cancelled", now, move |tx, record| {
             let state = JobState::from_number(record.state);
             if state.is_final() {
                 return Err(conflict(state, "cancelled", "queued, running and paused"));
             }
             let ended = Ended { state: JobState::Cancelled, error: None, at: now, tail };
-            end(tx, id, record, ended)?;
+            metered.store(end(tx, id, record, ended)?.0, Ordering::Relaxed);
             append_event(tx, id, event, &JobEventRecord::new(now, Level::Info, "The job was cancelled.".into()))?;
             Ok(json!({ "state": state }))
         });
         let job = job.await?;
+        self.limits.add_used(job.project, tokens.load(Ordering::Relaxed));
         drop(chunks);
         self.changed.notify_one();
         Ok(job)

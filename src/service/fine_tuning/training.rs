@@ -187,9 +187,9 @@ impl Jobs {
             let mut record = claimed(tx, id)?;
             let before = JobState::from_number(record.state);
             if before.is_final() {
-                return Ok((before, Vec::new()));
+                return Ok((before, Vec::new(), (record.project, 0)));
             }
-            let mut released = Vec::new();
+            let (mut released, mut metered) = (Vec::new(), 0);
             let old_bytes = record.saved.map_or(0, |saved| saved.bytes);
             let new_bytes = saved.map_or(0, |saved| saved.bytes);
             quotas::charge_bytes(tx, record.project, now, signed(new_bytes) - signed(old_bytes))?;
@@ -207,14 +207,15 @@ impl Jobs {
                     append_event(tx, id, events[1], &JobEventRecord::new(now, Level::Info, message))?;
                     record.fine_tuned_model = Some(name);
                     let ended = Ended { state: JobState::Succeeded, error: None, at: now, tail };
-                    end(tx, id, &mut record, ended)?;
+                    metered = end(tx, id, &mut record, ended)?.0;
                 }
             }
             record.updated_at = now;
             project_resources::replace(tx, id.to_bytes(), &record)?;
-            Ok((JobState::from_number(record.state), released))
+            Ok((JobState::from_number(record.state), released, (record.project, metered)))
         });
-        let (state, released) = saving.await?;
+        let (state, released, (project, metered)) = saving.await?;
+        self.limits.add_used(project, metered);
         self.contents.sweep(released);
         Ok(state)
     }
@@ -224,10 +225,13 @@ impl Jobs {
         let (now, tail) = (self.clock_rng.now(), self.usage_tail());
         let written = self.store.write(move |tx| {
             let mut record = claimed(tx, id)?;
-            meter(tx, &mut record, now, tail)?;
-            project_resources::replace(tx, id.to_bytes(), &record)
+            let metered = meter(tx, &mut record, now, tail)?;
+            project_resources::replace(tx, id.to_bytes(), &record)?;
+            Ok((record.project, metered))
         });
-        written.await
+        let (project, metered) = written.await?;
+        self.limits.add_used(project, metered);
+        Ok(())
     }
 
     /// Ends a job that cannot go on. Does nothing if it has ended meanwhile.
@@ -237,16 +241,18 @@ impl Jobs {
         let failing = self.store.write(move |tx| {
             let mut record = claimed(tx, id)?;
             if JobState::from_number(record.state).is_final() {
-                return Ok(None);
+                return Ok((None, (record.project, 0)));
             }
             let ended = Ended { state: JobState::Failed, error: Some(error.clone()), at: now, tail };
-            let released = end(tx, id, &mut record, ended)?;
+            let (metered, released) = end(tx, id, &mut record, ended)?;
             record.updated_at = now;
             append_event(tx, id, event, &JobEventRecord::new(now, Level::Error, error.message.clone()))?;
             project_resources::replace(tx, id.to_bytes(), &record)?;
-            Ok(released)
+            Ok((released, (record.project, metered)))
         });
-        self.contents.sweep(failing.await?);
+        let (released, (project, metered)) = failing.await?;
+        self.limits.add_used(project, metered);
+        self.contents.sweep(released);
         Ok(())
     }
 

@@ -138,6 +138,11 @@ impl Limits {
         counts.then(|| Arc::new(UnrecordedTokens { limiter, tokens: used }))
     }
 
+    /// Counts tokens against the budget that were recorded without a reservation, such as those of a training.
+    pub(super) fn add_used(&self, project: ProjectId, tokens: u64) {
+        drop(self.settle(project, None, tokens, false));
+    }
+
     /// Reserves audio from the rate.
     pub(super) async fn reserve_audio(&self, project: ProjectId, millis: u64) -> Result<AudioReservation> {
         let limiter = self.limiters.get(project);

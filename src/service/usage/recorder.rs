@@ -1,7 +1,15 @@
 //! Records usage: each request exactly once, however it ends.
+//!
+//! A request is recorded when it ends: before the last byte of its response is sent, or as soon as its client is gone. If something
+//! leaves earlier that is worth as much as the whole, such as an image, the request is recorded before that, as an
+//! abandoned one, and the record is replaced at the end.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::Result;
@@ -20,10 +28,24 @@ pub struct Meter {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
     limits: Limits,
-    /// Records that did not fit into the writer's queue, or whose write failed.
-    pending: Arc<Mutex<Vec<Entry>>>,
+    unwritten: Arc<Mutex<Unwritten>>,
     /// Running requests that use the engine and do not belong to a batch.
     outside_batches: Arc<AtomicUsize>,
+}
+
+/// Records that are not durable.
+#[derive(Default)]
+struct Unwritten {
+    /// Those that did not fit into the writer's queue, or whose write failed. They are written with the next record.
+    pending: Vec<Entry>,
+    /// Those of abandoned requests, whose writes nothing waits for. They are written in this order.
+    queued: VecDeque<(oneshot::Receiver<Result<()>>, Entry)>,
+}
+
+/// Records that are being written and must not be lost. When it is dropped, those that are left are pending.
+struct Writing<'a> {
+    meter: &'a Meter,
+    entries: Vec<Entry>,
 }
 
 /// A record to be written. Created once, because its transaction may run more than once.
@@ -36,7 +58,8 @@ pub(in crate::service) struct Entry {
     outcome: Outcome,
     amounts: Amounts,
     is_estimated: bool,
-    /// An earlier write of it failed, and may be durable all the same.
+    /// An earlier record of the request may be durable, which this one replaces: the request was recorded before its end, or
+    /// an earlier write of this record seemed to fail.
     may_be_recorded: bool,
     /// Counts its tokens until its last copy is dropped, which is once it is durable.
     _unrecorded: Option<Arc<UnrecordedTokens>>,
@@ -52,7 +75,7 @@ pub struct UsageRecorder {
     /// Whether its tokens count against the rate per minute.
     is_rated: bool,
     state: Mutex<State>,
-    /// Closed by the response body instead of the middleware.
+    /// The response is sent as it is generated. Its body closes the recorder, instead of the middleware.
     deferred: AtomicBool,
     closed: AtomicBool,
 }
@@ -67,9 +90,14 @@ struct State {
     outside_batches: Option<OutsideBatches>,
     /// Whether its tokens are estimated.
     is_estimated: bool,
+    /// The key of its record, and the amounts that are durable, if it is recorded before its end.
+    recorded: Option<(RecordKey, Amounts)>,
     /// Once it is closed.
     outcome: Option<Outcome>,
 }
+
+/// The time and the tail of a record's key.
+type RecordKey = (Timestamp, [u8; 6]);
 
 /// Counts a request until it is dropped.
 struct OutsideBatches(Arc<AtomicUsize>);
@@ -101,7 +129,7 @@ pub struct UsageSummary {
 
 impl Meter {
     pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, limits: Limits) -> Self {
-        Self { store, clock_rng, limits, pending: Arc::default(), outside_batches: Arc::default() }
+        Self { store, clock_rng, limits, unwritten: Arc::default(), outside_batches: Arc::default() }
     }
 
     /// A recorder for a request to `endpoint` (method and path below the mount).
@@ -142,8 +170,8 @@ impl Meter {
         }
     }
 
-    fn pending(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unwritten(&self) -> MutexGuard<'_, Unwritten> {
+        self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A write of `entries` and the limiter's levels, if the limiter does not store them itself.
@@ -157,44 +185,81 @@ impl Meter {
         }
     }
 
-    async fn record(&self, entry: Entry) -> Result<()> {
-        let pending = std::mem::take(&mut *self.pending());
-        let entries = pending.iter().cloned().chain([entry]).collect();
+    /// Writes an entry, with those that are pending. `is_kept`: it becomes pending if it may not be durable at the end; if its write
+    /// fails, as that of a request that failed.
+    async fn record(&self, entry: Entry, is_kept: bool) -> Result<()> {
+        let pending = self.unwritten().take_pending();
+        let entries = pending.iter().chain([&entry]).cloned().collect();
+        let mut writing = Writing { meter: self, entries: pending };
+        let pending = writing.entries.len();
+        writing.entries.extend(is_kept.then_some(entry));
         let written = self.store.write(self.write_entries(entries)).await;
-        if written.is_err() {
-            self.pending().extend(pending.into_iter().map(|entry| Entry { may_be_recorded: true, ..entry }));
+        match written {
+            Ok(()) => writing.entries.clear(),
+            Err(_) => writing.entries.iter_mut().skip(pending).for_each(|entry| entry.outcome = Outcome::Failed),
         }
         written
     }
 
     /// Queues a write without waiting. If the queue is full, the entry stays pending.
     fn record_later(&self, entry: Entry) {
-        if self.store.enqueue(self.write_entries(vec![entry.clone()])).is_ok() {
-            return;
-        }
-        let mut pending = self.pending();
-        match pending.len() < MAX_PENDING {
-            true => pending.push(entry),
-            false => tracing::error!(project = %entry.project, "the usage of an abandoned request is lost"),
+        let queued = self.store.enqueue(self.write_entries(vec![entry.clone()]));
+        let mut unwritten = self.unwritten();
+        unwritten.sweep();
+        match queued {
+            // The write itself counts the tokens as unrecorded.
+            Ok(written) => unwritten.queued.push_back((written, Entry { _unrecorded: None, ..entry })),
+            Err(_) => unwritten.keep(entry),
         }
     }
 
     /// Writes pending entries before the store closes.
     pub async fn flush(&self) -> Result<()> {
-        let pending = std::mem::take(&mut *self.pending());
+        let pending = self.unwritten().take_pending();
         if pending.is_empty() { Ok(()) } else { self.store.write(self.write_entries(pending)).await }
+    }
+}
+
+impl Unwritten {
+    fn take_pending(&mut self) -> Vec<Entry> {
+        self.sweep();
+        std::mem::take(&mut self.pending)
+    }
+
+    /// Removes queued entries that are written. Those whose write has failed become pending.
+    fn sweep(&mut self) {
+        while let Some((mut written, entry)) = self.queued.pop_front() {
+            match written.try_recv() {
+                Ok(Ok(())) => {}
+                Err(TryRecvError::Empty) => return self.queued.push_front((written, entry)),
+                Ok(Err(_)) | Err(TryRecvError::Closed) => self.keep(Entry { may_be_recorded: true, ..entry }),
+            }
+        }
+    }
+
+    fn keep(&mut self, entry: Entry) {
+        match self.pending.len() < MAX_PENDING {
+            true => self.pending.push(entry),
+            false => tracing::error!(project = %entry.project, "the usage of a request is lost"),
+        }
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        let left = std::mem::take(&mut self.entries).into_iter();
+        let mut unwritten = self.meter.unwritten();
+        left.for_each(|entry| unwritten.keep(Entry { may_be_recorded: true, ..entry }));
     }
 }
 
 impl Entry {
     pub(in crate::service) fn write(&self, tx: &WriteTx) -> Result<()> {
-        if self.may_be_recorded && usage::is_recorded(tx, self.project, self.at, self.tail)? {
-            return Ok(());
-        }
         let series = usage::number(tx, self.project, &self.series, self.is_estimated)?;
         let record = UsageRecord { series, outcome: self.outcome, amounts: self.amounts };
         keys::used(tx, self.series.key, self.at)?;
-        usage::append(tx, self.project, self.at, self.tail, &record)
+        let write = if self.may_be_recorded { usage::replace } else { usage::append };
+        write(tx, self.project, self.at, self.tail, &record)
     }
 }
 
@@ -251,7 +316,7 @@ impl UsageRecorder {
         self.state().amounts.output = tokens;
     }
 
-    /// Sets the number of images finished so far.
+    /// Sets the number of images generated so far.
     pub fn set_images(&self, count: u64) {
         self.state().amounts.images = count;
     }
@@ -284,7 +349,8 @@ impl UsageRecorder {
         }
     }
 
-    /// Leaves the closing to the response body.
+    /// The response is sent as it is generated: what is generated is charged even if the request fails later. Leaves the
+    /// closing to the response body.
     pub fn defer(&self) {
         self.deferred.store(true, Ordering::Relaxed);
     }
@@ -305,10 +371,57 @@ impl UsageRecorder {
         }
     }
 
+    /// Records what is metered so far durably, as of an abandoned request. Called before something leaves that a client may
+    /// be content with. [`Self::close`] replaces the record.
+    pub async fn record_so_far(&self) -> Result<()> {
+        let Some((entry, key)) = self.entry_so_far() else { return Ok(()) };
+        let amounts = entry.amounts;
+        self.meter.record(entry, false).await?;
+        self.state().recorded = Some((key, amounts));
+        Ok(())
+    }
+
+    /// `None` if the same is recorded already, or the request has ended.
+    fn entry_so_far(&self) -> Option<(Entry, RecordKey)> {
+        let mut state = self.state();
+        let amounts = state.amounts;
+        let is_recorded = state.recorded.is_some_and(|(_, recorded)| recorded == amounts);
+        if is_recorded || self.closed.load(Ordering::Acquire) {
+            return None;
+        }
+        let is_first = state.recorded.is_none();
+        let (key, _) = *state.recorded.get_or_insert_with(|| (self.record_key(), Amounts::default()));
+        let entry = Entry {
+            project: self.project,
+            at: key.0,
+            tail: key.1,
+            series: self.series(&state),
+            outcome: Outcome::Abandoned,
+            amounts,
+            is_estimated: state.is_estimated,
+            may_be_recorded: !is_first,
+            _unrecorded: None,
+        };
+        Some((entry, key))
+    }
+
+    fn series(&self, state: &State) -> SeriesRecord {
+        SeriesRecord { key: self.key, endpoint: self.endpoint.clone(), model: state.model.clone() }
+    }
+
+    fn record_key(&self) -> RecordKey {
+        let mut tail = [0; 6];
+        self.meter.clock_rng.fill(&mut tail);
+        (self.meter.clock_rng.now(), tail)
+    }
+
     /// Records the outcome durably. Further calls have no effect.
+    ///
+    /// # Errors
+    /// If the record cannot be written. If a part of the response is sent already, it is written later.
     pub async fn close(&self, outcome: Outcome) -> Result<()> {
         match self.entry(outcome) {
-            Some(entry) => self.meter.record(entry).await,
+            Some(entry) => self.meter.record(entry, self.is_deferred()).await,
             None => Ok(()),
         }
     }
@@ -332,24 +445,22 @@ impl UsageRecorder {
             return None;
         }
         let mut state = self.state();
-        // Server failures are not charged. All else is charged as far as it was generated; otherwise a stream that
-        // fails at its very end would be free.
-        if outcome == Outcome::Failed {
+        // Server failures are charged as far as the response was sent. All else is charged as far as it was generated;
+        // otherwise a stream that fails at its very end would be free.
+        if outcome == Outcome::Failed && !(self.is_deferred() && state.amounts.has_output()) {
             state.amounts = Amounts::default();
         }
         state.outcome = Some(outcome);
         state.outside_batches = None;
-        let (model, amounts) = (state.model.clone(), state.amounts);
+        let (series, amounts) = (self.series(&state), state.amounts);
         let is_estimated = state.is_estimated && amounts != Amounts::default();
         let (tokens, audio) = (state.reservation.take(), state.audio_reservation.take());
+        let recorded = state.recorded.map(|(key, _)| key);
         drop(state);
         let unrecorded = self.meter.limits.settle(self.project, tokens, amounts.tokens(), self.is_rated);
         let rated_audio = if self.is_rated { amounts.audio_millis } else { 0 };
         self.meter.limits.settle_audio(self.project, audio, rated_audio);
-        let mut tail = [0; 6];
-        self.meter.clock_rng.fill(&mut tail);
-        let series = SeriesRecord { key: self.key, endpoint: self.endpoint.clone(), model };
-        let at = self.meter.clock_rng.now();
+        let (at, tail) = recorded.unwrap_or_else(|| self.record_key());
         Some(Entry {
             project: self.project,
             at,
@@ -358,7 +469,7 @@ impl UsageRecorder {
             outcome,
             amounts,
             is_estimated,
-            may_be_recorded: false,
+            may_be_recorded: recorded.is_some(),
             _unrecorded: unrecorded,
         })
     }
@@ -403,7 +514,7 @@ mod tests {
         store.write(meter.write_entries(vec![entry(1)])).await.unwrap();
         // As after an error that did not tell whether the first record is durable; the second one is not.
         let uncertain = [1, 2].map(|number| Entry { may_be_recorded: true, ..entry(number) });
-        meter.pending().extend(uncertain);
+        meter.unwritten().pending.extend(uncertain);
         meter.flush().await.unwrap();
         let mut records = 0;
         let mut count = |_: &[u8], _: usage::UsageRecord| {

@@ -110,16 +110,20 @@ impl Events {
         let count = self.partial_counts.get_mut(index).map_or(0, |count| std::mem::replace(count, *count + 1));
         let event = self.event("partial_image", index);
         let event = self.encode_event(ImageEventBody { partial_image_index: Some(count), ..event }, image).await?;
+        self.running.record_preview().await?;
         Ok(sse::join(progress, event))
     }
 
-    /// The last image is sent after the usage is durable.
+    /// An image is sent after the usage is durable.
     async fn done(&mut self, index: usize, image: Image) -> Result<sse::Event> {
         let event = ImageEventBody { usage: Some(ImagesUsage::of(1)), ..self.event("completed", index) };
         let event = self.encode_event(event, image).await?;
-        if self.running.is_done() {
-            self.running.close(Outcome::Succeeded).await?;
-            self.finished = true;
+        match self.running.is_done() {
+            true => {
+                self.running.close(Outcome::Succeeded).await?;
+                self.finished = true;
+            }
+            false => self.running.record_finished().await?,
         }
         Ok(event)
     }

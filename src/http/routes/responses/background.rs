@@ -132,6 +132,10 @@ async fn generate(api: &Api, started: StartedResponse, recorder: Arc<UsageRecord
     let StartedResponse { stored, created_at, request, access } = started;
     let live = api.live_responses.keep(stored.id);
     let caller = Caller { access, mount: Mount::OpenAi, recorder };
+    if request.keeps_steps {
+        // Streams follow it.
+        caller.recorder.defer();
+    }
     let items = input_items::parsed(&stored)?;
     let body: ResponsesRequest = extractors::from_json(request.json.as_bytes())?;
     let (Checked { call, settings, reasoning, .. }, _) = validate_resolved(body, items, None, &caller, api).await?;
