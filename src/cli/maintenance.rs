@@ -120,5 +120,6 @@ fn require_store(data: &Path) -> Outcome {
     if data.join(storage::DATABASE_FILE).exists() {
         return Ok(());
     }
+    storage::require_finished(data)?;
     Err(format!("there is no store in {}; --data names the folder", data.display()).into())
 }

@@ -40,6 +40,12 @@ pub enum OpenError {
     )]
     WrongPepper { path: PathBuf },
     #[error(
+        "A {what} into the data folder {} was interrupted, so there is no store yet. Run the {what} again, which starts \
+         over, or remove {} to begin without the records.",
+        dir.display(), path.display()
+    )]
+    Unfinished { what: &'static str, dir: PathBuf, path: PathBuf },
+    #[error(
         "A PostgreSQL store was given, but {} is a store of its own. Copy it with `outpost store copy` if you need \
          what it contains, then move it away.",
         path.display()
@@ -138,7 +144,9 @@ pub enum StoreCopyError {
     Target(PostgresError),
     #[error("The copy cannot be read back: {}.", .0.reason)]
     Unverified(Failed),
-    #[error("The copy differs in the table `{table}`. Do not use it; copy again into an empty place.")]
+    #[error(
+        "The copy differs in the table `{table}`, so it is not used as a store. Run the copy again, which starts over."
+    )]
     Differs { table: String },
     #[error(transparent)]
     Open(#[from] OpenError),

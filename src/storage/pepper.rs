@@ -121,7 +121,7 @@ fn tag(key: &hmac::Key, parts: &[&[u8]]) -> [u8; TAG_BYTES] {
 }
 
 pub(super) fn path(dir: &Path) -> PathBuf {
-    dir.join("pepper")
+    dir.join(private_files::PEPPER)
 }
 
 /// Loads the pepper, or creates one if there is no database yet.
@@ -137,6 +137,12 @@ pub(super) fn load_or_create(dir: &Path, has_database: bool, clock_rng: &dyn Clo
     let pepper = Pepper::from_bytes(*raw);
     save(dir, &pepper)?;
     Ok(pepper)
+}
+
+/// Removes a pepper that nothing needs.
+pub(super) fn remove(dir: &Path) -> Result<(), OpenError> {
+    let path = path(dir);
+    std::fs::remove_file(&path).map_err(|error| OpenError::io(&path, error))
 }
 
 pub(super) fn load(dir: &Path) -> Result<Option<Pepper>, OpenError> {

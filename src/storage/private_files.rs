@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 pub const DATABASE: &str = "outpost.redb";
+pub const PEPPER: &str = "pepper";
 
 /// Creates the data folder with mode 0700.
 pub(super) fn private_dir(dir: &Path) -> io::Result<()> {
@@ -143,7 +144,7 @@ pub(super) fn publish(partial: &Path, path: &Path) -> io::Result<()> {
 }
 
 /// A new name is durable once its folder is synced.
-fn sync_parent(path: &Path) -> io::Result<()> {
+pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if cfg!(unix) { File::open(parent)?.sync_all() } else { Ok(()) }
 }

@@ -10,7 +10,7 @@ use ring::digest::{Context, SHA256};
 use super::engine::Failed;
 use super::error::{OpenError, StoreCopyError};
 use super::pepper::{self, Pepper};
-use super::postgres::{PostgresCopy, PostgresLocation};
+use super::postgres::{CopyTarget, PostgresCopy, PostgresLocation};
 use super::redb::folder::{FolderCopy, open_folder};
 use super::remote::Row;
 use super::tables;
@@ -40,8 +40,12 @@ pub struct StoreCopyReport {
 /// Copies all records from one place to another, which must be empty, and compares every record of both. `data_dir` has
 /// the pepper of databases. Blocking.
 ///
+/// The target is no store until all records are there and compared: a folder has them in a file of another name, and the
+/// layout of a database says so. A copy that was interrupted can be run again, which starts over.
+///
 /// # Errors
-/// If the copy fails, a folder has at most the pepper. A database may contain a part of the records, without its layout.
+/// If the copy fails, a folder has at most the pepper. A database may contain a part of the records, and every start
+/// refuses it.
 pub fn copy_store(from: &StorePlace, to: &StorePlace, data_dir: &Path) -> Result<StoreCopyReport, StoreCopyError> {
     match from {
         StorePlace::Folder(dir) => {
@@ -65,16 +69,19 @@ fn copy_from(
     match to {
         StorePlace::Folder(dir) => {
             let copy = FolderCopy::write(tx, pepper, dir)?;
-            compare(tx, &copy.open()?)?;
+            compare(tx, &copy.open()?, &|_| true)?;
             copy.publish()?;
         }
         StorePlace::Postgres(location) => {
             keep_pepper(pepper, data_dir)?;
-            let target = PostgresCopy::new(location)?;
-            target.prepare()?;
-            fill(tx, &target)?;
-            let (copy, _) = target.snapshot(data_dir)?;
-            compare(tx, &copy)?;
+            let database = PostgresCopy::new(location)?;
+            let mut target = CopyTarget::begin(&database)?;
+            let meta = tables::META.name();
+            fill(tx, &mut target)?;
+            compare(tx, &database.rows(pepper)?, &|name| name != meta)?;
+            if !target.finish(&rows(tx, meta)?)? {
+                return Err(StoreCopyError::Differs { table: meta.to_owned() });
+            }
         }
     }
     Ok(StoreCopyReport { records: tx.tables().map_err(StoreCopyError::Source)? })
@@ -92,40 +99,49 @@ fn keep_pepper(pepper: &Pepper, data_dir: &Path) -> Result<(), StoreCopyError> {
     }
 }
 
-/// Sends all tables. The table `meta` comes last, so that a part of a copy is not taken for a store.
-fn fill(tx: &ReadTx, target: &PostgresCopy) -> Result<(), StoreCopyError> {
-    let mut connection = target.connect()?;
-    let mut names: Vec<String> = tx.tables().map_err(StoreCopyError::Source)?.into_keys().collect();
-    names.sort_by_key(|name| name == tables::META.name());
-    for name in &names {
+/// Sends all tables except `meta`, whose rows make the copy a store.
+fn fill(tx: &ReadTx, target: &mut CopyTarget<'_>) -> Result<(), StoreCopyError> {
+    let names = tx.tables().map_err(StoreCopyError::Source)?.into_keys();
+    for name in names.filter(|name| name != tables::META.name()) {
         let (mut rows, mut bytes, mut sent) = (Vec::<Row>::new(), 0, Ok(()));
-        let exported = tx.export(name, &mut |key, value| {
+        let exported = tx.export(&name, &mut |key, value| {
             bytes += key.len() + value.len();
             rows.push((key.to_vec(), value.to_vec()));
             if bytes >= BATCH_BYTES || rows.len() >= BATCH_ROWS {
-                sent = target.put(&mut connection, name, &rows);
+                sent = target.put(&name, &rows);
                 (rows, bytes) = (Vec::new(), 0);
             }
             if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         exported.map_err(StoreCopyError::Source)?;
         if !rows.is_empty() && sent.is_ok() {
-            sent = target.put(&mut connection, name, &rows);
+            sent = target.put(&name, &rows);
         }
         sent.map_err(StoreCopyError::Target)?;
     }
     Ok(())
 }
 
-/// Compares every record of two stores.
-fn compare(source: &ReadTx, copy: &ReadTx) -> Result<(), StoreCopyError> {
+/// The rows of a small table, in the order of their keys.
+fn rows(tx: &ReadTx, table: &str) -> Result<Vec<Row>, StoreCopyError> {
+    let mut rows = Vec::new();
+    let exported = tx.export(table, &mut |key, value| {
+        rows.push((key.to_vec(), value.to_vec()));
+        ControlFlow::Continue(())
+    });
+    exported.map_err(StoreCopyError::Source)?;
+    Ok(rows)
+}
+
+/// Compares every record in those tables of two stores that `has` selects.
+fn compare(source: &ReadTx, copy: &ReadTx, has: &dyn Fn(&str) -> bool) -> Result<(), StoreCopyError> {
     let mut counts = [source, copy].map(|tx| tx.tables());
     // Tables without rows need not exist.
     counts.iter_mut().flatten().for_each(|counts| counts.retain(|_, rows| *rows > 0));
     let [source_counts, copy_counts] = counts;
     let source_counts = source_counts.map_err(StoreCopyError::Source)?;
     let copy_counts = copy_counts.map_err(StoreCopyError::Unverified)?;
-    for name in source_counts.keys().chain(copy_counts.keys()) {
+    for name in source_counts.keys().chain(copy_counts.keys()).filter(|name| has(name)) {
         let digest = |tx: &ReadTx| digest(tx, name);
         let differs = source_counts.get(name) != copy_counts.get(name)
             || digest(source).map_err(StoreCopyError::Source)? != digest(copy).map_err(StoreCopyError::Unverified)?;

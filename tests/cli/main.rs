@@ -6,6 +6,9 @@
 mod children;
 #[path = "../common/fixtures.rs"]
 mod fixtures;
+#[path = "../common/postgres.rs"]
+#[expect(dead_code, reason = "other tests use more of it")]
+mod postgres;
 #[path = "../common/process.rs"]
 mod process;
 #[path = "../common/rng.rs"]
@@ -51,6 +54,7 @@ mod sign_in;
 mod signals;
 mod slow_clients;
 mod start;
+mod store_copy;
 mod systemd;
 mod terminal;
 mod terminal_escapes;

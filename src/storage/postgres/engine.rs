@@ -172,20 +172,24 @@ fn register(
     clock_rng: &dyn ClockRng,
     runtime: &Handle,
 ) -> Result<Registered, OpenError> {
+    // Before anything is created.
+    node::check_name(&location.node)?;
     let connector = Connector::new(location.settings.clone()).map_err(PostgresOpenError::from)?;
     let mut connection = block_on(runtime, connector.connect()).map_err(PostgresOpenError::from)?;
-    let is_filled = unless_blocked(|| {
+    let has_store = unless_blocked(|| {
         block_on(runtime, async {
             schema::create_tables(&mut connection).await?;
-            Ok(schema::is_filled(&mut connection).await?)
+            schema::has_store(&mut connection).await
         })
     })?;
-    let pepper = pepper::load(dir)?;
-    if pepper.is_none() && is_filled {
+    let kept = pepper::load(dir)?;
+    if kept.is_none() && has_store {
         return Err(PostgresOpenError::NoPepper { folder: dir.display().to_string() }.into());
     }
-    let pepper = pepper.map_or_else(|| pepper::load_or_create(dir, false, clock_rng), Ok)?;
-    let (node, first) = unless_blocked(|| {
+    let is_new = kept.is_none();
+    // On disk before the database has a value that requires it.
+    let pepper = kept.map_or_else(|| pepper::load_or_create(dir, false, clock_rng), Ok)?;
+    let registered = unless_blocked(|| {
         block_on(runtime, async {
             schema::check_or_fill(&mut connection, &pepper).await?;
             let node = node::register(&mut connection, &location.node, LAYOUT).await?;
@@ -193,7 +197,12 @@ fn register(
             let nodes = node::registered(&mut connection).await?;
             Ok((node, node::answer(&nodes, asked, clock_rng.uptime())?))
         })
-    })?;
+    });
+    if is_new && matches!(registered, Err(PostgresOpenError::WrongPepper)) {
+        // Another node has filled the database meanwhile, with the pepper that this one needs.
+        pepper::remove(dir)?;
+    }
+    let (node, first) = registered?;
     Ok(Registered { connector, connection, pepper, node, first })
 }
 

@@ -70,13 +70,26 @@ pub enum PostgresOpenError {
     #[error("The table outpost_meta is damaged ({0}). Restore the database from your latest backup.")]
     Damaged(String),
     #[error(
+        "A copy into the database was interrupted, or is still running, so the database does not have all records. Run \
+         `outpost store copy` again with the same --from and --to, which starts over, or drop the tables whose names \
+         begin with outpost_ to begin without the records."
+    )]
+    UnfinishedCopy,
+    #[error(
+        "The table outpost_{table} has rows, but the table outpost_meta has no layout, so the database is not a whole \
+         store. If a copy by an older outpost was interrupted, drop the tables whose names begin with outpost_ and copy \
+         again. Otherwise restore the database from your latest backup."
+    )]
+    NoLayout { table: &'static str },
+    #[error(
         "The pepper file of this data folder does not belong to the database. All nodes need the same one: copy the \
          file `pepper` from the data folder of the first node into this one."
     )]
     WrongPepper,
     #[error(
         "The database belongs to a store whose pepper is not in the data folder {folder}. Copy the file `pepper` from \
-         the data folder of the first node into it."
+         the data folder of the first node into it. To begin without its records, drop the tables whose names begin with \
+         outpost_."
     )]
     NoPepper { folder: String },
     #[error(

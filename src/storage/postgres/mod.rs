@@ -15,6 +15,7 @@ mod change_log;
 mod classify;
 mod connection;
 mod connector;
+mod copy_target;
 mod engine;
 mod error;
 mod exchange_task;
@@ -37,6 +38,7 @@ mod turn;
 mod url_options;
 mod writer_connection;
 
+pub(super) use copy_target::CopyTarget;
 pub use engine::PostgresLocation;
 pub(super) use engine::open;
 pub use error::{PostgresError, PostgresOpenError};

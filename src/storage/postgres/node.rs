@@ -70,11 +70,18 @@ impl Registered {
     }
 }
 
+/// Checks the name of a node.
+pub(super) fn check_name(name: &str) -> Result<(), PostgresOpenError> {
+    let is_invalid = name.is_empty() || name.chars().count() > MAX_NAME || name.chars().any(char::is_control);
+    match is_invalid {
+        true => Err(PostgresOpenError::BadNodeName(name.chars().take(MAX_NAME).collect())),
+        false => Ok(()),
+    }
+}
+
 /// Registers this process under a name. A process that had the name before is fenced.
 pub async fn register(connection: &mut Connection, name: &str, layout: u32) -> Result<Node, PostgresOpenError> {
-    if name.is_empty() || name.chars().count() > MAX_NAME || name.chars().any(char::is_control) {
-        return Err(PostgresOpenError::BadNodeName(name.chars().take(MAX_NAME).collect()));
-    }
+    check_name(name)?;
     let mut attempts = 1;
     loop {
         let result = try_register(connection, name, layout).await;

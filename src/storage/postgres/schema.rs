@@ -6,8 +6,8 @@
 use super::connection::{Connection, Request};
 use super::error::{PostgresError, PostgresOpenError};
 use super::rows::{column, pair};
-use super::statements::{self, OWN_TABLES};
-use crate::storage::meta::{LAYOUT_KEY, PEPPER_CHECK_KEY, meta};
+use super::statements::{self, OWN_TABLES, Order};
+use crate::storage::meta::{LAYOUT_KEY, Layout, PEPPER_CHECK_KEY, meta};
 use crate::storage::pepper::Pepper;
 use crate::storage::redb::migrations::LAYOUT;
 use crate::storage::tables;
@@ -73,17 +73,55 @@ fn explain(error: PostgresError) -> PostgresError {
     }
 }
 
-/// Whether a node has already filled the table `meta`.
-pub async fn is_filled(connection: &mut Connection) -> Result<bool, PostgresError> {
+/// Whether the database has a store: a node or a copy has filled the table `meta`.
+///
+/// # Errors
+/// If the database has neither a store nor nothing: an unfinished copy, or rows without a layout.
+pub async fn has_store(connection: &mut Connection) -> Result<bool, PostgresOpenError> {
+    let existing = existing(connection).await?;
+    if !existing.iter().any(|name| name == tables::META.name()) {
+        return Ok(false);
+    }
+    let mut found = layout(connection).await?;
+    if found.is_none() {
+        let Some(table) = table_with_rows(connection, &existing).await? else { return Ok(false) };
+        // A node may have filled the database since.
+        found = layout(connection).await?;
+        if found.is_none() {
+            return Err(PostgresOpenError::NoLayout { table });
+        }
+    }
+    match found.as_deref().and_then(Layout::decode) {
+        Some(Layout::UnfinishedCopy { .. }) => Err(PostgresOpenError::UnfinishedCopy),
+        _ => Ok(true),
+    }
+}
+
+/// The row of the layout.
+pub(super) async fn layout(connection: &mut Connection) -> Result<Option<Vec<u8>>, PostgresError> {
     let keys: &[&[u8]] = &[LAYOUT_KEY];
     let read = Request::rows(statements::get(tables::META.name()), vec![&keys]);
-    Ok(!connection.run_one(read).await?.into_rows().is_empty())
+    let rows = connection.run_one(read).await?.into_rows();
+    rows.first().map(|row| column(row, 1)).transpose()
+}
+
+/// A table with rows of a store, if there is one.
+pub(super) async fn table_with_rows(
+    connection: &mut Connection,
+    existing: &[String],
+) -> Result<Option<&'static str>, PostgresError> {
+    let names = || tables::ALL.iter().map(|table| table.name()).filter(|name| existing.iter().any(|one| one == name));
+    let (from, rows): (&[u8], i64) = (&[], 1);
+    let first_row = |name| Request::rows(statements::page(name, false, false, Order::Ascending), vec![&from, &rows]);
+    let answers = connection.run_all(names().map(first_row).collect()).await?;
+    let has_rows = answers.into_iter().map(|answer| !answer.into_rows().is_empty());
+    Ok(names().zip(has_rows).find_map(|(name, has_rows)| has_rows.then_some(name)))
 }
 
 /// Fills the table `meta` of an empty database, or checks that the database has this layout and this pepper.
 pub async fn check_or_fill(connection: &mut Connection, pepper: &Pepper) -> Result<(), PostgresOpenError> {
     let keys = [LAYOUT_KEY, PEPPER_CHECK_KEY];
-    let values = [meta(&LAYOUT.to_be_bytes()), meta(&pepper.check_value())];
+    let values = [Layout::Version(LAYOUT).encode(), meta(&pepper.check_value())];
     let (keys, values): (&[&[u8]], &[Vec<u8>]) = (&keys, &values);
     // If two nodes fill it at once, both rows are those of the first.
     connection.run_one(Request::count(statements::fill(tables::META.name()), vec![&keys, &values])).await?;
@@ -101,10 +139,11 @@ pub async fn check(connection: &mut Connection, pepper: &Pepper) -> Result<(), P
 }
 
 fn check_values(layout: Option<&[u8]>, pepper_check: Option<&[u8]>, pepper: &Pepper) -> Result<(), PostgresOpenError> {
-    let layout = layout.and_then(|bytes| bytes.get(1..)).and_then(|bytes| bytes.try_into().ok());
-    let found = layout
-        .map(u32::from_be_bytes)
-        .ok_or_else(|| PostgresOpenError::Damaged("it has no layout version".to_owned()))?;
+    let found = match layout.and_then(Layout::decode) {
+        Some(Layout::Version(version)) => version,
+        Some(Layout::UnfinishedCopy { .. }) => return Err(PostgresOpenError::UnfinishedCopy),
+        None => return Err(PostgresOpenError::Damaged("it has no layout version".to_owned())),
+    };
     if found > LAYOUT {
         return Err(PostgresOpenError::NewerLayout { found, known: LAYOUT });
     }

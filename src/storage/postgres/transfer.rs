@@ -1,23 +1,22 @@
-//! Reading a whole database, and filling an empty one, without being a node of it.
+//! Reading a whole database without being a node of it. [`CopyTarget`](super::copy_target) fills one.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
+
 use super::blocking::{NetworkRuntime, block_on};
-use super::connection::{Connection, Request};
+use super::connection::Connection;
 use super::connector::Connector;
 use super::engine::PostgresLocation;
 use super::error::{PostgresError, PostgresOpenError};
 use super::outage::Outage;
 use super::pool::Pool;
 use super::snapshot::PostgresSnapshot;
-use super::{node, schema, statements};
-use crate::storage::engine::{EngineSnapshot as _, Failed};
+use super::{node, schema};
+use crate::storage::engine::Failed;
 use crate::storage::error::OpenError;
 use crate::storage::pepper::{self, Pepper};
-use crate::storage::remote::Row;
-use crate::storage::tables;
 use crate::storage::transaction::ReadTx;
 
 /// A database that is copied. Blocking; not for threads of a runtime.
@@ -42,13 +41,9 @@ impl PostgresCopy {
     /// If the database has no store.
     pub fn require_store(&self) -> Result<(), OpenError> {
         let mut connection = self.connect()?;
-        let is_filled = block_on(self.runtime.handle(), async {
-            let names = schema::existing(&mut connection).await?;
-            Ok(names.iter().any(|name| name == tables::META.name()) && schema::is_filled(&mut connection).await?)
-        });
-        match is_filled.map_err(|error: PostgresError| PostgresOpenError::from(error))? {
+        match block_on(self.runtime(), schema::has_store(&mut connection))? {
             true => Ok(()),
-            false => Err(PostgresOpenError::NoStore { database: self.location.settings.to_string() }.into()),
+            false => Err(PostgresOpenError::NoStore { database: self.name() }.into()),
         }
     }
 
@@ -59,48 +54,34 @@ impl PostgresCopy {
     pub fn snapshot(&self, dir: &Path) -> Result<(ReadTx, Arc<Pepper>), OpenError> {
         self.require_store()?;
         let mut connection = self.connect()?;
-        block_on(self.runtime.handle(), node::require_none(&mut connection))?;
+        block_on(self.runtime(), node::require_none(&mut connection))?;
         let folder = || PostgresOpenError::NoPepper { folder: dir.display().to_string() };
         let pepper = Arc::new(pepper::load(dir)?.ok_or_else(folder)?);
-        block_on(self.runtime.handle(), schema::check(&mut connection, &pepper))?;
-        let pool = Pool::new(self.connector.clone(), self.runtime.handle().clone(), 1, Outage::never());
-        let snapshot = PostgresSnapshot::open(&pool).map_err(unreadable)?;
-        Ok((ReadTx::new(Box::new(snapshot), pepper.clone()), pepper))
+        block_on(self.runtime(), schema::check(&mut connection, &pepper))?;
+        Ok((self.rows(&pepper)?, pepper))
     }
 
-    /// Creates the tables of an empty database.
-    ///
-    /// # Errors
-    /// [`PostgresOpenError::NotEmpty`] if any table has rows.
-    pub fn prepare(&self) -> Result<(), OpenError> {
-        let mut connection = self.connect()?;
-        block_on(self.runtime.handle(), schema::create_tables(&mut connection)).map_err(PostgresOpenError::from)?;
-        drop(connection);
-        let filled: BTreeMap<_, _> = self.counts()?.into_iter().filter(|(_, rows)| *rows > 0).collect();
-        match filled.is_empty() {
-            true => Ok(()),
-            false => Err(PostgresOpenError::NotEmpty { database: self.location.settings.to_string() }.into()),
-        }
-    }
-
-    fn counts(&self) -> Result<BTreeMap<String, u64>, OpenError> {
-        let pool = Pool::new(self.connector.clone(), self.runtime.handle().clone(), 1, Outage::never());
-        PostgresSnapshot::open(&pool).and_then(|snapshot| snapshot.tables()).map_err(unreadable)
-    }
-
-    /// Stores rows of a table, which takes effect at once.
+    /// A snapshot of whatever the database has.
     ///
     /// # Errors
     /// If the database fails.
-    pub fn put(&self, connection: &mut Connection, table: &str, rows: &[Row]) -> Result<(), PostgresError> {
-        let (keys, values): (Vec<&[u8]>, Vec<&[u8]>) =
-            rows.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).unzip();
-        let request = Request::count(statements::put(table), vec![&keys, &values]);
-        block_on(self.runtime.handle(), connection.run_one(request)).map(drop)
+    pub fn rows(&self, pepper: &Arc<Pepper>) -> Result<ReadTx, OpenError> {
+        let pool = Pool::new(self.connector.clone(), self.runtime().clone(), 1, Outage::never());
+        let snapshot = PostgresSnapshot::open(&pool).map_err(unreadable)?;
+        Ok(ReadTx::new(Box::new(snapshot), pepper.clone()))
+    }
+
+    pub(super) fn runtime(&self) -> &Handle {
+        self.runtime.handle()
+    }
+
+    /// The database, for messages.
+    pub(super) fn name(&self) -> String {
+        self.location.settings.to_string()
     }
 
     pub fn connect(&self) -> Result<Connection, OpenError> {
-        Ok(block_on(self.runtime.handle(), self.connector.connect()).map_err(PostgresOpenError::from)?)
+        Ok(block_on(self.runtime(), self.connector.connect()).map_err(PostgresOpenError::from)?)
     }
 }
 

@@ -12,9 +12,12 @@ use crate::storage::engine::{Failed, Health};
 use crate::storage::error::OpenError;
 use crate::storage::private_files;
 
+/// The data folder is locked until this is dropped.
+pub type FolderLock = FileLock;
+
 /// Locks the data folder for this process. redb's own lock is not enough, because it is released while the database is
 /// reopened after a disk error.
-pub(in crate::storage) fn lock_folder(dir: &Path) -> Result<FileLock, OpenError> {
+pub fn lock_folder(dir: &Path) -> Result<FolderLock, OpenError> {
     let path = dir.join("lock");
     let file = private_files::open_or_create(&path).map_err(|error| OpenError::io(&path, error))?;
     FileLock::try_acquire(file).map_err(|error| match error {

@@ -7,6 +7,7 @@ use super::copy;
 use super::database::{self, DatabaseFile};
 use super::migrations::{self, LAYOUT};
 use super::transaction::RedbSnapshot;
+use super::unfinished::{self, Filling};
 use crate::file_lock::FileLock;
 use crate::storage::error::{OpenError, StoreCopyError};
 use crate::storage::pepper::{self, Pepper};
@@ -29,6 +30,7 @@ pub(in crate::storage) struct Folder {
 pub(in crate::storage) fn open_folder(dir: &Path) -> Result<Folder, StoreCopyError> {
     let path = dir.join(private_files::DATABASE);
     if !path.exists() {
+        unfinished::require_finished(dir)?;
         return Err(StoreCopyError::NoStore { dir: dir.to_owned() });
     }
     let lock = database::lock_folder(dir)?;
@@ -67,14 +69,16 @@ impl FolderCopy {
         if path.symlink_metadata().is_ok() {
             return Err(StoreCopyError::NotEmpty { dir: dir.to_owned() });
         }
-        match pepper::load(dir)? {
-            None => pepper::save(dir, pepper)?,
-            Some(found) if found.raw() == pepper.raw() => {}
-            Some(_) => return Err(StoreCopyError::OtherPepper { dir: dir.to_owned() }),
+        let kept = pepper::load(dir)?;
+        if kept.as_ref().is_some_and(|kept| kept.raw() != pepper.raw()) {
+            return Err(StoreCopyError::OtherPepper { dir: dir.to_owned() });
         }
-        let partial = private_files::partial(&path);
-        let file = private_files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
+        let file = Filling::Copy.create(dir)?;
+        let partial = Filling::Copy.path(dir);
         let copy = Self { dir: dir.to_owned(), partial, pepper: pepper.clone(), _lock: lock };
+        if kept.is_none() {
+            pepper::save(dir, pepper)?;
+        }
         crate::storage::redb::copy::copy(from, file, copy::Pepper::LeaveOut)
             .map_err(|error| error.about(&copy.partial))?;
         Ok(copy)

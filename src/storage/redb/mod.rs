@@ -11,6 +11,7 @@ pub(super) mod restore;
 mod spare_space;
 mod state;
 pub(super) mod transaction;
+pub(super) mod unfinished;
 mod writer;
 
 pub(super) use open::open;

@@ -9,6 +9,7 @@ use super::database::{self, DatabaseFile, Opener};
 use super::migrations;
 use super::spare_space::SpareSpace;
 use super::state::RedbState;
+use super::unfinished;
 use super::writer::Writer;
 use crate::clock_rng::ClockRng;
 use crate::disk_space::DiskReserve;
@@ -28,11 +29,14 @@ pub(in crate::storage) fn open(
     private_files::private_dir(dir).map_err(|error| OpenError::io(dir, error))?;
     let lock = database::lock_folder(dir)?;
     let path = dir.join(private_files::DATABASE);
+    unfinished::refuse(dir)?;
     let reserve = DiskReserve::new(dir, min_free_disk);
     let spare = SpareSpace::new(dir, reserve.clone());
     spare.release_if_full();
     let pepper = Arc::new(pepper::load_or_create(dir, path.exists(), clock_rng)?);
-    if !path.exists() {
+    if path.exists() {
+        unfinished::remove_rest(dir);
+    } else {
         migrations::create(&path, &pepper, cache_bytes)?;
     }
     let source = DatabaseFile { path: path.clone(), cache_bytes, opener };

@@ -11,6 +11,7 @@ use super::check::check_database;
 use super::copy::{self, CopyError, copy};
 use super::database::{self, DatabaseFile};
 use super::transaction::RedbSnapshot;
+use super::unfinished::Filling;
 use crate::storage::engine::EngineRead as _;
 use crate::storage::error::{CheckError, OpenError, RestoreError};
 use crate::storage::meta::PEPPER_KEY;
@@ -36,15 +37,18 @@ pub fn restore(from: &Path, data_dir: &Path) -> Result<RestoreReport, RestoreErr
         return Err(RestoreError::NotEmpty { dir: data_dir.to_owned() });
     }
     // The check may repair the file, so it works on a copy.
-    let trial = data_dir.join("restoring.redb");
-    let restored = stage(from, &trial).and_then(|()| install(from, &trial, data_dir, &path));
+    let trial = Filling::Restore.path(data_dir);
+    let partial = private_files::partial(&path);
+    let restored = stage(from, data_dir, &trial).and_then(|()| install(from, &trial, data_dir, &path));
+    // The trial last: until then it says that the restore has not ended.
+    drop(std::fs::remove_file(&partial));
     drop(std::fs::remove_file(&trial));
     restored
 }
 
-fn stage(from: &Path, trial: &Path) -> Result<(), RestoreError> {
+fn stage(from: &Path, dir: &Path, trial: &Path) -> Result<(), RestoreError> {
     let mut source = File::open(from).map_err(|error| OpenError::io(from, error))?;
-    let mut target = private_files::create_partial(trial).map_err(|error| OpenError::io(trial, error))?;
+    let mut target = Filling::Restore.create(dir)?;
     std::io::copy(&mut source, &mut target).map_err(|error| OpenError::io(trial, error))?;
     Ok(())
 }
