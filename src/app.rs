@@ -6,10 +6,9 @@ mod reload;
 pub mod run_record;
 mod system_clock_rng;
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,9 +59,10 @@ use crate::http::tls::{Certificate, TlsError};
 use crate::http::unknown_fields::UnknownFields;
 use crate::service::api_key_secret::Secret;
 use crate::service::limits::Limits;
+use crate::service::setup::AdminKey;
 use crate::service::usage::Retention;
 use crate::service::{Services, keyless, setup};
-use crate::storage::{OpenError, Store, StoreSettings, protect_secret};
+use crate::storage::{NewFile, OpenError, PEPPER_FILE, Store, StoreSettings, protect_secret};
 use crate::upstream::{ShutdownPhase, UpstreamClient};
 
 /// File with the first admin key, for scripts.
@@ -148,7 +148,9 @@ impl App {
         match started {
             // The new files are another process's.
             Err(StartError::Store(OpenError::Locked { .. })) | Ok(_) => {}
-            Err(_) => before.restore(),
+            // A database may have been filled. It needs the pepper, and its first key is nowhere else.
+            Err(_) if config.store.is_some() => before.restore_except(&[PEPPER_FILE, ADMIN_KEY_FILE]).await,
+            Err(_) => before.restore_except(&[]).await,
         }
         started
     }
@@ -168,11 +170,10 @@ impl App {
         let store = Store::open_at(settings, config.store.as_ref(), clock_rng.clone())?;
         let clock_rng = store.clock(clock_rng);
         protect_secret(&data.join(ADMIN_KEY_FILE), "make another admin key, revoke this one and delete the file");
-        let address = listener.local_addr()?;
-        let first = setup::first_start(&store, &clock_rng).await.map_err(StartError::Setup)?;
-        if let Some(first) = first {
-            write_admin_key_file(&data, &first.secret)?;
+        if let Some(project) = &config.keyless_project {
+            keyless::require_project(&store, project).await.map_err(StartError::Keyless)?;
         }
+        let address = listener.local_addr()?;
         let certificate = match config.tls {
             Tls::SelfSigned => Some(self_signed(&data, address)?),
             Tls::Off | Tls::Files { .. } => certificate,
@@ -191,6 +192,8 @@ impl App {
         let context = control_socket::Context { store: store.clone(), sign_in, base_url: base_url.clone(), local_url };
         let control = ControlSocket::listen(&data, context)?;
         let (training, training_stopper) = TrainingLoop::new(engine.clone(), services.jobs.clone(), clock_rng.clone());
+        // Late, because a database keeps them if the start fails.
+        create_first_key(&store, &clock_rng, &data).await?;
         let keyless = match &config.keyless_project {
             Some(project) => Some(keyless::key(&store, &clock_rng, project).await.map_err(StartError::Keyless)?),
             None => None,
@@ -662,17 +665,30 @@ fn self_signed(data: &Path, address: SocketAddr) -> Result<Arc<Certificate>, Sta
     Ok(Certificate::self_signed(data, names)?)
 }
 
-/// Writes the first admin key to a file that only this user can read.
-fn write_admin_key_file(data: &Path, secret: &Secret) -> Result<(), StartError> {
+/// Creates the first project and key in an empty store. The secret is in its file before the store has the key, because a
+/// start that is killed in between must not leave a key that nobody knows.
+async fn create_first_key(store: &Store, clock_rng: &Arc<dyn ClockRng>, data: &Path) -> Result<(), StartError> {
+    if !setup::is_first_start(store).await.map_err(StartError::Setup)? {
+        return Ok(());
+    }
+    let key = AdminKey::generate(clock_rng);
     let path = data.join(ADMIN_KEY_FILE);
-    let write = || -> io::Result<()> {
-        match fs::remove_file(&path) {
-            Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        writeln!(file, "{}", secret.expose())?;
-        file.sync_all()
-    };
-    write().map_err(|cause| StartError::File { path: path.clone(), cause })
+    let in_file = |cause| StartError::File { path: path.clone(), cause };
+    write_secret(&path, key.secret()).map_err(in_file)?;
+    match setup::first_start_with(store, clock_rng, key).await.map_err(StartError::Setup)? {
+        Some(_) => Ok(()),
+        // Another node was faster, and its key is the first one.
+        None => fs::remove_file(&path).map_err(in_file),
+    }
+}
+
+/// Writes a secret to a file that only this user can read, instead of an earlier one.
+fn write_secret(path: &Path, secret: &Secret) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause),
+        _ => {}
+    }
+    let mut file = NewFile::create(path)?;
+    writeln!(file, "{}", secret.expose())?;
+    file.publish()
 }

@@ -11,6 +11,7 @@ use super::audit::AuditEntry;
 use super::authorize;
 use super::keys::key_record;
 use super::quotas::{self, QuotaKind};
+use super::setup;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
@@ -47,6 +48,19 @@ pub async fn key(store: &Store, clock_rng: &Arc<dyn ClockRng>, project: &str) ->
     written.await
 }
 
+/// Checks that [`key`] will find the project, even if the first start has not created it yet. Changes nothing.
+pub async fn require_project(store: &Store, project: &str) -> Result<()> {
+    let named = project.to_owned();
+    let read = store.read(move |tx| {
+        let is_first_start = projects::newest(tx, None, 1)?.is_empty();
+        match is_first_start && named == setup::FIRST_PROJECT {
+            true => Ok(()),
+            false => find_project(tx, &named).map(drop),
+        }
+    });
+    read.await
+}
+
 /// The active project with this ID or name.
 fn find_project(tx: &impl Reader, named: &str) -> Result<ProjectId> {
     let all = match named.parse() {
@@ -59,7 +73,10 @@ fn find_project(tx: &impl Reader, named: &str) -> Result<ProjectId> {
     let name = shorten(named);
     let text = match (active.as_slice(), archived.is_empty()) {
         ([(id, _)], _) => return Ok(*id),
-        ([], true) => format!("there is no project '{name}'; give the name or ID of an existing one"),
+        ([], true) => format!(
+            "there is no project '{name}'; give the name or ID of an existing one (the first start creates the project '{}')",
+            setup::FIRST_PROJECT
+        ),
         ([], false) => format!("the project '{name}' is archived; give the name or ID of another one"),
         ([_, ..], _) => format!("{} projects are named '{name}'; give the ID of one", active.len()),
     };

@@ -16,7 +16,28 @@ use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 use crate::storage::keys::{self, KeyRecord};
 use crate::storage::projects::{self, ProjectRecord};
-use crate::storage::{Store, WriteTx};
+use crate::storage::{Reader, Store, WriteTx};
+
+/// The name of the project that the first start creates.
+pub const FIRST_PROJECT: &str = "default";
+
+/// An admin key that is not stored yet.
+#[derive(Debug)]
+pub struct AdminKey {
+    id: KeyId,
+    secret: Secret,
+}
+
+impl AdminKey {
+    pub fn generate(clock_rng: &Arc<dyn ClockRng>) -> Self {
+        let id = KeyId::generate(&**clock_rng);
+        Self { id, secret: Secret::generate(id, &**clock_rng) }
+    }
+
+    pub fn secret(&self) -> &Secret {
+        &self.secret
+    }
+}
 
 /// The key of the first start; only this value contains its secret.
 #[derive(Debug)]
@@ -26,17 +47,34 @@ pub struct FirstKey {
     pub secret: Secret,
 }
 
+/// Whether nothing has created a project or a key.
+pub async fn is_first_start(store: &Store) -> Result<bool> {
+    store.read(|tx| is_empty(tx)).await
+}
+
+fn is_empty(tx: &impl Reader) -> Result<bool> {
+    Ok(projects::newest(tx, None, 1)?.is_empty() && !keys::any(tx, |_, _| Ok(true))?)
+}
+
 /// Creates the project `default` with an admin key in an empty store; `None` otherwise.
 pub async fn first_start(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result<Option<FirstKey>> {
+    first_start_with(store, clock_rng, AdminKey::generate(clock_rng)).await
+}
+
+/// Like [`first_start`], with a key whose secret the caller has kept before.
+pub async fn first_start_with(
+    store: &Store,
+    clock_rng: &Arc<dyn ClockRng>,
+    AdminKey { id: key, secret }: AdminKey,
+) -> Result<Option<FirstKey>> {
     let now = clock_rng.now();
     let project = ProjectId::generate(&**clock_rng);
-    let project_record = NewProject { name: "default".into(), ..NewProject::default() }.record(now)?;
-    let (key, secret) = admin_secret(clock_rng);
+    let project_record = NewProject { name: FIRST_PROJECT.into(), ..NewProject::default() }.record(now)?;
     let record = key_record(project, "admin".into(), Scopes::ALL, &secret, store.pepper(), now);
     let entries =
         [AuditEntry::new(clock_rng, None, "project.created"), AuditEntry::new(clock_rng, None, "api_key.created")];
     let written = store.write(move |tx| {
-        if !projects::newest(tx, None, 1)?.is_empty() || keys::any(tx, |_, _| Ok(true))? {
+        if !is_empty(tx)? {
             return Ok(None);
         }
         projects::put(tx, project, &project_record)?;
@@ -74,7 +112,7 @@ async fn add_admin_key(
     lifetime: Option<Duration>,
 ) -> Result<FirstKey> {
     let now = clock_rng.now();
-    let (key, secret) = admin_secret(clock_rng);
+    let AdminKey { id: key, secret } = AdminKey::generate(clock_rng);
     let nowhere = ProjectId::from_bytes([0; 16]);
     let template = KeyRecord {
         expires_at: lifetime.map(|lifetime| now.after(lifetime)),
@@ -120,9 +158,4 @@ fn revoke_expired(
         }
     }
     Ok(())
-}
-
-fn admin_secret(clock_rng: &Arc<dyn ClockRng>) -> (KeyId, Secret) {
-    let key = KeyId::generate(&**clock_rng);
-    (key, Secret::generate(key, &**clock_rng))
 }
