@@ -224,11 +224,10 @@ impl Client {
 
 /// Ranges of compressed content would not be ranges of the file.
 fn check_encoding(location: &Location, headers: &HeaderMap) -> Result<(), DownloadError> {
-    match headers.get(CONTENT_ENCODING) {
-        Some(encoding) if encoding != "identity" => {
-            Err(DownloadError::protocol(location, format!("it is encoded as {encoding:?}")))
-        }
-        _ => Ok(()),
+    let is_plain = |coding: &HeaderValue| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
+    match headers.get_all(CONTENT_ENCODING).iter().find(|coding| !is_plain(coding)) {
+        Some(encoding) => Err(DownloadError::protocol(location, format!("it is encoded as {encoding:?}"))),
+        None => Ok(()),
     }
 }
 

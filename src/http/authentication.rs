@@ -67,22 +67,31 @@ pub async fn authenticate_request(api: &Api, request: &HttpRequest) -> Result<Ac
 
 /// The key of a request: from `Authorization`, or else from `x-api-key`, where Anthropic's clients send it.
 fn secret(headers: &HeaderMap) -> Result<&str> {
-    match headers.get(API_KEY).filter(|_| !headers.contains_key(header::AUTHORIZATION)) {
-        Some(key) => key.to_str().ok().map(str::trim).filter(|key| !key.is_empty()).ok_or_else(missing),
-        None => bearer(headers),
+    if let Some(value) = single(headers, &header::AUTHORIZATION, "Authorization")? {
+        return bearer(value);
     }
+    let key = single(headers, &API_KEY, "x-api-key")?.ok_or_else(missing)?;
+    key.to_str().ok().map(str::trim).filter(|key| !key.is_empty()).ok_or_else(missing)
 }
 
 fn missing() -> Error {
     Error::new(Code::MissingApiKey, "No API key was given. Send it in the header 'Authorization: Bearer YOUR_KEY'.")
 }
 
-fn bearer(headers: &HeaderMap) -> Result<&str> {
-    let mut values = headers.get_all(header::AUTHORIZATION);
-    let value = values.next().ok_or_else(missing)?;
-    if values.next().is_some() {
-        return Err(Error::new(Code::InvalidApiKey, "The header 'Authorization' was sent more than once. Send one."));
+/// The value of a header that may be sent once.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName, shown: &str) -> Result<Option<&'a HeaderValue>> {
+    let mut values = headers.get_all(name);
+    let value = values.next();
+    match values.next() {
+        Some(_) => {
+            let text = format!("The header '{shown}' was sent more than once. Send one.");
+            Err(Error::new(Code::InvalidApiKey, text))
+        }
+        None => Ok(value),
     }
+}
+
+fn bearer(value: &HeaderValue) -> Result<&str> {
     let text = value.to_str().map_err(|_| missing())?;
     let (scheme, key) = text.split_once(' ').ok_or_else(missing)?;
     if scheme.eq_ignore_ascii_case("bearer") && !key.trim().is_empty() { Ok(key.trim()) } else { Err(missing()) }

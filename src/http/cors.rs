@@ -54,9 +54,10 @@ fn is_api(path: &str) -> bool {
     Mount::of(path).is_some() || is_ollama(path)
 }
 
-/// The value of `Access-Control-Allow-Origin`; `None` if the request has no origin or its origin is not allowed.
+/// The value of `Access-Control-Allow-Origin`; `None` if the request has no origin, several, or one that is not allowed.
 fn allow(origins: &[Origin], request: &ServiceRequest) -> Option<HeaderValue> {
-    let sent = request.headers().get(header::ORIGIN)?;
+    let mut all = request.headers().get_all(header::ORIGIN);
+    let sent = all.next().filter(|_| all.next().is_none())?;
     if origins.contains(&Origin::Any) {
         return Some(HeaderValue::from_static("*"));
     }

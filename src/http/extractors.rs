@@ -135,12 +135,17 @@ impl<I: FromStr<Err = BadId> + 'static> FromRequest for ApiPath<I> {
     }
 }
 
-/// 415 for a body that is compressed.
+/// 415 for a body that is compressed. `Content-Encoding` is a list, on one line or several, and `identity` means that the
+/// body is not encoded (RFC 9110, sections 5.6.1 and 8.4).
 pub(super) fn refuse_encoding(request: &HttpRequest) -> Result<()> {
-    if let Some(encoding) = request.headers().get(header::CONTENT_ENCODING) {
-        let encoding = shorten(&String::from_utf8_lossy(encoding.as_bytes()));
-        let message = format!("Content-Encoding '{encoding}' is not accepted. Send the body uncompressed.");
-        return Err(Error::new(Code::UnsupportedEncoding, message));
+    for line in request.headers().get_all(header::CONTENT_ENCODING) {
+        let line = String::from_utf8_lossy(line.as_bytes());
+        let mut codings = line.split(',').map(|coding| coding.trim_matches([' ', '\t']));
+        if let Some(coding) = codings.find(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case("identity")) {
+            let coding = shorten(coding);
+            let message = format!("Content-Encoding '{coding}' is not accepted. Send the body uncompressed.");
+            return Err(Error::new(Code::UnsupportedEncoding, message));
+        }
     }
     Ok(())
 }
@@ -205,11 +210,12 @@ fn too_large(limit: usize) -> Error {
 
 fn require_json(request: &HttpRequest) -> Result<()> {
     use actix_web::HttpMessage;
+    let is_single = request.headers().get_all(header::CONTENT_TYPE).count() == 1;
     match request.mime_type() {
-        Ok(Some(kind)) if kind.essence_str() == "application/json" => Ok(()),
+        Ok(Some(kind)) if is_single && kind.essence_str() == "application/json" => Ok(()),
         _ => Err(Error::new(
             Code::InvalidParameter,
-            "The request body must be JSON with the header 'Content-Type: application/json'.",
+            "The request body must be JSON with one header 'Content-Type: application/json'.",
         )),
     }
 }

@@ -49,13 +49,13 @@ fn has_credentials(headers: &HeaderMap) -> bool {
 }
 
 /// Whether a request is not from a web page, except for a page of an origin that the operator has named. Any origin (`*`)
-/// names none.
+/// names none. A header that is sent more than once must be acceptable each time.
 fn is_own_program(headers: &HeaderMap, origins: &[Origin]) -> bool {
     let is_named = |origin: &str| origins.iter().any(|named| *named != Origin::Any && named.matches(origin));
-    match headers.get(header::ORIGIN) {
-        Some(origin) => origin.to_str().is_ok_and(is_named),
+    match headers.contains_key(header::ORIGIN) {
+        true => headers.get_all(header::ORIGIN).all(|origin| origin.to_str().is_ok_and(is_named)),
         // Absent unless a browser sends the request; `none` if its user does.
-        None => headers.get(SEC_FETCH_SITE).is_none_or(|site| site == "none"),
+        false => headers.get_all(SEC_FETCH_SITE).all(|site| site == "none"),
     }
 }
 
@@ -94,6 +94,7 @@ mod tests {
         for own in [
             &[][..],
             &[("sec-fetch-site", "none")],
+            &[("sec-fetch-site", "none"), ("sec-fetch-site", "none")],
             &[("origin", "https://app.example.org"), ("sec-fetch-site", "cross-site")],
         ] {
             assert!(is_own_program(&headers(own), &named), "{own:?}");
@@ -104,6 +105,11 @@ mod tests {
             &[("origin", "http://localhost:8080")],
             &[("sec-fetch-site", "cross-site")],
             &[("sec-fetch-site", "same-site")],
+            &[("sec-fetch-site", "none"), ("sec-fetch-site", "cross-site")],
+            &[("sec-fetch-site", "cross-site"), ("sec-fetch-site", "none")],
+            &[("sec-fetch-site", "none, cross-site")],
+            &[("origin", "https://app.example.org"), ("origin", "https://evil.example")],
+            &[("origin", "https://evil.example"), ("origin", "https://app.example.org")],
         ] {
             assert!(!is_own_program(&headers(page), &named), "{page:?}");
         }

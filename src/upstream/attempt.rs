@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http1::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
-use http1::{HeaderMap, Request, StatusCode};
+use http1::{HeaderMap, HeaderValue, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::client::legacy;
 use serde_json::Value;
@@ -99,7 +99,8 @@ pub async fn attempt(
         return Err(refuse(status, &head.headers, body, permit, shared).await);
     }
     let content_type = media_type(&head.headers);
-    if head.headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+    let is_plain = |coding: &HeaderValue| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
+    if !head.headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
         return Err(failed(shared, &mut permit, Reason::Malformed, "its response is compressed"));
     }
     let mut response = Response::new(body, content_type, permit, Arc::clone(shared));

@@ -20,6 +20,9 @@ fn unreadable_bodies_are_refused_with_the_reason() {
         ("form", b"name=x".to_vec(), &[("content-type", "application/x-www-form-urlencoded")], 400),
         ("no content type", b"{\"name\": \"x\"}".to_vec(), &[], 400),
         ("compressed", b"\x1f\x8b".to_vec(), &[JSON, ("content-encoding", "gzip")], 415),
+        ("compressed twice", b"\x1f\x8b".to_vec(), &[JSON, ("content-encoding", "identity, gzip")], 415),
+        ("on two lines", b"{}".to_vec(), &[JSON, ("content-encoding", "identity"), ("content-encoding", "br")], 415),
+        ("two types", b"{\"name\": \"x\"}".to_vec(), &[JSON, ("content-type", "text/plain")], 400),
         ("huge", vec![b' '; 9 << 20], &[JSON], 413),
     ];
     for (name, body, headers, status) in cases {
@@ -27,6 +30,35 @@ fn unreadable_bodies_are_refused_with_the_reason() {
         assert_eq!(response.error_fields().0, status, "{name}: {}", response.text);
     }
     assert_eq!(server.get("/v1/projects").ok()["data"].as_array().unwrap().len(), 1, "no project was created");
+}
+
+#[test]
+fn a_body_whose_content_encoding_is_identity_is_accepted() {
+    let server = Server::start();
+    for encoding in ["identity", "IDENTITY", " identity ", "identity,\tIdentity , ", "", ","] {
+        let headers = [JSON, ("content-encoding", encoding)];
+        let body = Some(b"{\"name\": \"plain\"}".to_vec());
+        server.raw(Method::POST, "/v1/projects", Some(&server.admin), &headers, body).ok();
+    }
+    let twice = [JSON, ("content-encoding", "identity"), ("content-encoding", "identity")];
+    let body = Some(b"{\"name\": \"plain\"}".to_vec());
+    server.raw(Method::POST, "/v1/projects", Some(&server.admin), &twice, body).ok();
+}
+
+#[test]
+fn a_key_that_is_sent_twice_is_refused() {
+    let server = Server::start();
+    let bearer = format!("Bearer {}", server.admin);
+    let get = |headers: Headers<'_>| server.raw(Method::GET, "/v1/models", None, headers, None);
+    get(&[("x-api-key", &server.admin)]).ok();
+    for headers in [
+        [("x-api-key", &*server.admin), ("x-api-key", "opk_other")],
+        [("x-api-key", "opk_other"), ("x-api-key", &*server.admin)],
+        [("authorization", &bearer), ("authorization", &bearer)],
+    ] {
+        let refused = get(&headers);
+        assert_eq!((refused.status, refused.text.contains("sent more than once")), (401, true), "{}", refused.text);
+    }
 }
 
 #[test]

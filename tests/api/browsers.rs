@@ -51,6 +51,12 @@ fn other_origins_and_other_paths_are_answered_as_before() {
         let response = ask(&server, Method::GET, "/v1/models", origin, &[]);
         assert_eq!((response.header("access-control-allow-origin"), response.header("vary")), (None, Some("origin")));
     }
+    // The page is one of two.
+    for origins in [[PAGE, "https://evil.example"], ["https://evil.example", PAGE]] {
+        let headers = origins.map(|origin| ("origin", origin));
+        let response = server.raw(Method::GET, "/v1/models", None, &headers, None);
+        assert_eq!(response.header("access-control-allow-origin"), None, "{origins:?}");
+    }
     // An OPTIONS request that is no preflight.
     assert_eq!(ask(&server, Method::OPTIONS, "/v1/models", PAGE, &[]).error_fields().0, 401);
     for path in ["/", "/healthz", "/openapi.json", "/metrics", "/v1x/models"] {

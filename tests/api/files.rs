@@ -133,11 +133,12 @@ fn each_invalid_upload_is_refused_by_field_and_leaves_nothing() {
 fn a_body_that_is_not_a_form_is_refused() {
     let server = Server::start();
     let kind = "multipart/form-data; boundary=xYzZY";
-    let cases: [(&str, Headers<'_>, &[u8], u16); 6] = [
+    let cases: [(&str, Headers<'_>, &[u8], u16); 7] = [
         ("JSON", &[("content-type", "application/json")], b"{}", 400),
         ("no boundary", &[("content-type", "multipart/form-data")], b"x", 400),
         ("another kind", &[("content-type", "multipart/mixed; boundary=x")], b"x", 400),
         ("compressed", &[("content-type", kind), ("content-encoding", "gzip")], b"x", 415),
+        ("not encoded", &[("content-type", kind), ("content-encoding", "identity")], b"hello", 400),
         ("garbage", &[("content-type", kind)], b"hello", 400),
         (
             "no end",

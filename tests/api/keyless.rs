@@ -77,6 +77,8 @@ fn all_other_requests_need_a_key() {
         &[("origin", "https://evil.example")],
         &[("origin", "null")],
         &[("sec-fetch-site", "cross-site")],
+        &[("sec-fetch-site", "none"), ("sec-fetch-site", "cross-site")],
+        &[("origin", "https://app.example.org"), ("origin", "https://evil.example")],
         &[("host", "box.local")],
         &[("host", "workstation")],
         &[("host", "10.0.0.1")],
