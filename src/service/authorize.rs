@@ -19,8 +19,8 @@ use super::api_key_secret;
 use super::idempotency::IdempotencyKey;
 
 /// Runs a management write: checks the caller's key inside the transaction, and runs `f` once for all requests with one
-/// idempotency key. Equal requests get an equal result while the caller still has the permission that `permit` checks.
-/// Both closures get the key's current access.
+/// idempotency key. Equal requests get an equal result while the caller still has the permission that `permit` checks:
+/// every scope and model that `f` requires. Both closures get the key's current access.
 pub(super) async fn write<T, P, F>(store: &Store, access: &Access, now: Timestamp, permit: P, mut f: F) -> Result<T>
 where
     T: Serialize + DeserializeOwned + Send + 'static,
@@ -71,9 +71,17 @@ pub(super) fn manage_project(project: ProjectId) -> impl Fn(&WriteTx, &Access) -
 
 /// Requires that the caller may manage the project of a resource, or its own project if the resource does not exist.
 pub(super) fn manage_owner<R: ProjectResource>(id: [u8; 16]) -> impl Fn(&WriteTx, &Access) -> Result<()> {
+    scope_of_owner::<R>(id, Scope::Project)
+}
+
+/// Like [`manage_owner`], for another scope.
+pub(super) fn scope_of_owner<R: ProjectResource>(
+    id: [u8; 16],
+    scope: Scope,
+) -> impl Fn(&WriteTx, &Access) -> Result<()> {
     move |tx, caller| {
         let project = project_resources::find::<R>(tx, id)?.map_or(caller.project(), |record| record.project());
-        caller.require(project, Scope::Project)
+        caller.require(project, scope)
     }
 }
 

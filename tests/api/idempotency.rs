@@ -3,10 +3,18 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use std::sync::Arc;
+
+use outpost::ids::KeyId;
+use outpost::storage::keys;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::server::{Response, Server};
+use crate::batches::upload_batch;
+use crate::clock::ShiftedClock;
+use crate::server::{MODEL, Response, Server};
+use crate::store_location::open_store;
+use crate::upload::file;
 
 fn send(server: &Server, method: Method, path: &str, body: &Value, key: &str) -> Response {
     let headers = [("content-type", "application/json"), ("idempotency-key", key)];
@@ -128,5 +136,62 @@ fn idempotency_keys_are_per_api_key_and_printable() {
     for bad in ["", long.as_str(), "\u{e4}"] {
         let refused = send(&server, Method::POST, "/v1/projects", &json!({ "name": "p" }), bad).error_fields();
         assert_eq!(refused, (400, "invalid_parameter".to_owned(), Some("Idempotency-Key".to_owned())), "{bad:?}");
+    }
+}
+
+const PROJECT: u8 = 2;
+const INFERENCE: u8 = 4;
+
+/// Restarts the server with other permissions of a key. The API never changes them.
+fn with_permissions(server: Server, key: &str, scopes: u8, models: Option<&str>) -> Server {
+    let folder = server.stop();
+    let store = open_store(&folder.path().join("data"), Arc::new(ShiftedClock::default()));
+    let (id, models): (KeyId, _) = (key.parse().unwrap(), models.map(|model| vec![model.to_owned()]));
+    let change = store.enqueue(move |tx| {
+        let record = keys::find(tx, id)?.unwrap();
+        keys::replace(tx, id, &keys::KeyRecord { scopes, models: models.clone(), ..record })
+    });
+    change.unwrap().blocking_recv().unwrap().unwrap();
+    store.shutdown();
+    Server::start_in(folder)
+}
+
+#[test]
+fn a_replay_needs_every_permission_that_the_request_needed() {
+    let server = Server::start();
+    let (project, key_id, key) = server.tenant("t");
+    let input = upload_batch(&server, &key, &crate::batches::short_lines(1)).ok()["id"].clone();
+    let training = file(&server, &key);
+    let batch = json!({ "input_file_id": input, "endpoint": "/v1/completions", "completion_window": "24h" });
+    let job = json!({ "model": MODEL, "training_file": training });
+    let new_key = json!({ "name": "k", "project_id": project, "scopes": ["inference"], "models": [MODEL] });
+    // What each request needs, besides the scope `project`.
+    let requests = [
+        ("/v1/conversations", json!({ "project_id": project }), 0, false),
+        ("/v1/agents", json!({ "name": "a", "model": MODEL, "project_id": project }), 0, false),
+        ("/v1/api-keys", new_key, INFERENCE, true),
+        ("/v1/batches", batch, INFERENCE, false),
+        ("/v1/fine_tuning/jobs", job, INFERENCE, true),
+    ];
+    let post = |server: &Server, path: &str, body: &Value| {
+        let headers = [("content-type", "application/json"), ("idempotency-key", path)];
+        server.raw(Method::POST, path, Some(&key), &headers, Some(body.to_string().into_bytes()))
+    };
+    let first: Vec<Value> =
+        requests.iter().map(|(path, body, ..)| post(&server, path, body).ok()["id"].clone()).collect();
+    let mut server = server;
+    for (scopes, models) in
+        [(PROJECT, None), (INFERENCE, None), (PROJECT | INFERENCE, Some("other")), (PROJECT | INFERENCE, None)]
+    {
+        server = with_permissions(server, &key_id, scopes, models);
+        for ((path, body, more, needs_model), first) in requests.iter().zip(&first) {
+            let response = post(&server, path, body);
+            let needed = PROJECT | more;
+            let is_allowed = scopes & needed == needed && !(*needs_model && models.is_some());
+            match is_allowed {
+                true => assert_eq!(&response.ok()["id"], first, "{path}"),
+                false => assert!([403, 404].contains(&response.error_fields().0), "{path} {scopes}: {}", response.text),
+            }
+        }
     }
 }

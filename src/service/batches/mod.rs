@@ -73,7 +73,10 @@ impl Batches {
         let record = record(access, project, new, now);
         let id = BatchId::generate(&*self.clock_rng);
         let entry = self.audit_entry(access, "batch.created");
-        let permit = authorize::manage_project(project);
+        let permit = move |_: &WriteTx, caller: &Access| {
+            caller.require(project, Scope::Project)?;
+            caller.require(project, Scope::Inference)
+        };
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             authorize::active_project(tx, caller, project, named)?;
             caller.require(project, Scope::Inference)?;

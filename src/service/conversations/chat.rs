@@ -41,7 +41,7 @@ impl Conversations {
         let now = self.clock_rng.now();
         let added = Content::check(messages, None)?;
         let entry = self.audit_entry(access, "conversation.appended");
-        let permit = authorize::manage_owner::<ConversationRecord>(conversation.id.to_bytes());
+        let permit = authorize::scope_of_owner::<ConversationRecord>(conversation.id.to_bytes(), Scope::Inference);
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let record = project_resources::find::<ConversationRecord>(tx, conversation.id.to_bytes())?;
             // A conversation that was deleted and created again may have the same version.

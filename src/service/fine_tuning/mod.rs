@@ -68,7 +68,7 @@ impl Jobs {
         self.changed.notified().await;
     }
 
-    /// Creates a job. The caller has checked that the model is installed and may be used.
+    /// Creates a job for a model that the key may call. The caller has checked that it is installed.
     pub async fn create(&self, access: &Access, new: NewJob) -> Result<Job> {
         let now = self.clock_rng.now();
         let (named, project) = (new.project.is_some(), new.project.unwrap_or(access.project()));
@@ -76,9 +76,14 @@ impl Jobs {
         let id = JobId::generate(&*self.clock_rng);
         let event = JobEventId::generate(&*self.clock_rng);
         let entry = self.audit_entry(access, "fine_tuning_job.created");
-        let permit = authorize::manage_project(project);
+        let model = record.model.clone();
+        let permit = move |_: &WriteTx, caller: &Access| {
+            caller.require(project, Scope::Project)?;
+            caller.require_model(&model)
+        };
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             authorize::active_project(tx, caller, project, named)?;
+            caller.require_model(&record.model)?;
             let method = Method::from_number(record.method);
             check_file(tx, caller, project, method, (record.training_file, "training_file"))?;
             if let Some(file) = record.validation_file {

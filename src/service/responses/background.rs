@@ -191,7 +191,7 @@ impl Responses {
     ) -> Result<String> {
         let now = self.clock_rng.now();
         let entry = AuditEntry::new(&self.clock_rng, Some(access), "response.cancelled");
-        let permit = |_: &WriteTx, caller: &Access| caller.require(caller.project(), Scope::Inference);
+        let permit = authorize::scope_of_owner::<ResponseRecord>(id.to_bytes(), Scope::Inference);
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, id)?;
             let response = stored::content(tx, id)?.response;

@@ -222,7 +222,7 @@ impl Responses {
     pub async fn delete(&self, access: &Access, id: ResponseId) -> Result<()> {
         let now = self.clock_rng.now();
         let entry = AuditEntry::new(&self.clock_rng, Some(access), "response.deleted");
-        let permit = |_: &WriteTx, caller: &Access| caller.require(caller.project(), Scope::Inference);
+        let permit = authorize::scope_of_owner::<ResponseRecord>(id.to_bytes(), Scope::Inference);
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, id)?;
             authorize::require_active_owner(tx, record.project)?;
