@@ -319,6 +319,7 @@ pub fn config(folder: &Path) -> Config {
         drain: Duration::from_secs(30),
         usage_retention: Duration::from_secs(90 * 86_400),
         image_url_ttl: Duration::from_secs(3600),
+        min_free_disk: Some(0),
         max_audio_bytes: 4 << 20,
         max_audio_seconds: 600,
         public_url: None,

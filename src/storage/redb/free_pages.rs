@@ -37,7 +37,7 @@ mod tests {
     #[test]
     fn removed_values_leave_pages_until_others_use_them_or_the_file_shrinks() {
         let pages = FreePages::default();
-        let mut commit = |stored, removed, returned| {
+        let commit = |stored, removed, returned| {
             pages.committed(PageChange { stored, removed }, returned);
             pages.bytes()
         };
