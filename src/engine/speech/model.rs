@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::checkpoint::SpeechCheckpoint;
+use super::checkpoint::{SpeechCheckpoint, lexicon_error};
 use super::device_network::{self, DeviceNetwork};
 use super::phonemes::{Language, Lexicon, Phonemizer};
 use super::voice_info::VoiceInfo;
@@ -43,10 +43,8 @@ impl SpeechModel {
             voices.insert(name.clone(), Voice::read(path, width).map_err(|error| error.to_string())?);
         }
         let mut phonemizers = Vec::new();
-        for language in Language::ALL {
-            if voices.keys().any(|voice| Language::of_voice(voice) == Ok(language)) {
-                phonemizers.extend(phonemizer(files, language)?.map(|phonemizer| (language, phonemizer)));
-            }
+        for language in files.languages() {
+            phonemizers.extend(phonemizer(files, language)?.map(|phonemizer| (language, phonemizer)));
         }
         let network = device_network::load(&files.folder, config.clone(), precision, backend);
         let network = network.map_err(|error| error.to_string())?;
@@ -108,16 +106,25 @@ impl SpeechModel {
 
 /// The phonemizer of a language; `None` if the files have no lexicon for it.
 fn phonemizer(files: &SpeechCheckpoint, language: Language) -> Result<Option<Phonemizer>, String> {
-    let read = |kind: &str| files.lexicon(&SpeechCheckpoint::lexicon_name(language, kind));
     let lexicon = match language.needs_lexicon() {
         false => None,
-        true => match read("gold")? {
+        true => match lexicon(files, language)? {
             None => return Ok(None),
-            Some(gold) => {
-                let lexicon = Lexicon::from_json(&gold, read("silver")?.as_deref());
-                Some(lexicon.map_err(|error| error.to_string())?)
-            }
+            found => found,
         },
     };
     Phonemizer::new(lexicon, language).map(Some).map_err(|error| error.to_string())
+}
+
+/// The lexicon of a language; `None` if the files have no gold lexicon for it.
+fn lexicon(files: &SpeechCheckpoint, language: Language) -> Result<Option<Lexicon>, String> {
+    let mut lexicon = Lexicon::default();
+    let [gold, silver] = ["gold", "silver"].map(|kind| SpeechCheckpoint::lexicon_name(language, kind));
+    let Some(json) = files.lexicon(&gold)? else { return Ok(None) };
+    lexicon.add_gold(&json).map_err(|error| lexicon_error(&gold, error))?;
+    drop(json);
+    if let Some(json) = files.lexicon(&silver)? {
+        lexicon.add_silver(&json).map_err(|error| lexicon_error(&silver, error))?;
+    }
+    Ok(Some(lexicon))
 }

@@ -77,12 +77,17 @@ impl Voice {
 }
 
 fn read_floats(path: &Path) -> Result<Vec<f32>> {
-    let mut bytes = Vec::new();
-    let read = open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes);
-    read.map_err(|error| ModelError::Checkpoint(format!("a voice cannot be read: {error}")))?;
-    if bytes.len() as u64 > MAX_BYTES || bytes.len() % size_of::<f32>() != 0 {
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
-        return Err(ModelError::Checkpoint(format!("voice {file} is too large, or not a list of floats")));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let invalid = |problem: String| ModelError::Checkpoint(format!("voice {name}: {problem}"));
+    let unreadable = |error: std::io::Error| invalid(format!("the file cannot be read: {error}"));
+    let (file, mut bytes) = (open(path)?, Vec::new());
+    let size = file.metadata().map_err(unreadable)?.len();
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(invalid(format!("the file has {size} bytes; the limit is {MAX_BYTES}")));
+    }
+    if !bytes.len().is_multiple_of(size_of::<f32>()) {
+        return Err(invalid(format!("its {size} bytes are not a list of floats")));
     }
     Ok(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
 }

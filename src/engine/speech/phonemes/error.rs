@@ -8,10 +8,10 @@ pub struct UnsupportedLanguage(pub String);
 /// A lexicon cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LexiconError {
-    #[error("the lexicon has {bytes} bytes; at most {limit} are read")]
+    #[error("the lexicon has {bytes} bytes; the limit is {limit}")]
     TooLarge { bytes: usize, limit: usize },
-    #[error("the lexicon has more than {limit} words")]
-    TooManyWords { limit: usize },
+    #[error("the lexicon has {words} words; the limit is {limit}")]
+    TooManyWords { words: usize, limit: usize },
     #[error("the lexicon is not a JSON object of words and pronunciations: {0}")]
     Json(#[from] serde_json::Error),
     #[error("the lexicon's entry '{word}' has no pronunciation under DEFAULT")]

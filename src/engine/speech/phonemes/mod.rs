@@ -28,7 +28,7 @@ mod word_lists;
 pub use chunks::Sentence;
 pub use error::LexiconError;
 pub use language::Language;
-pub use lexicon::Lexicon;
+pub use lexicon::{Lexicon, MAX_BYTES as MAX_LEXICON_BYTES};
 
 use chunks::{Chunks, sentences};
 use cleaning::clean;

@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use serde::Deserialize;
 
 use super::chunks::MAX_PHONEMES;
+use super::lexicon::Found;
 use super::symbols::{is_punctuation, is_symbol};
+use super::tagging::Tag;
 use super::*;
 
 #[derive(Deserialize)]
@@ -33,7 +35,9 @@ fn reference() -> Reference {
 
 fn phonemizer(english: &English, language: Language) -> Phonemizer {
     let [gold, silver] = [&english.gold, &english.silver].map(ToString::to_string);
-    let lexicon = Lexicon::from_json(gold.as_bytes(), Some(silver.as_bytes())).unwrap();
+    let mut lexicon = Lexicon::default();
+    lexicon.add_gold(gold.as_bytes()).unwrap();
+    lexicon.add_silver(silver.as_bytes()).unwrap();
     Phonemizer::new(Some(lexicon), language).unwrap()
 }
 
@@ -185,13 +189,31 @@ fn voices_choose_the_language() {
 
 #[test]
 fn damaged_lexicons_are_refused() {
-    let error = |json: &str| Lexicon::from_json(json.as_bytes(), None).err().unwrap().to_string();
+    let error = |json: &str| Lexicon::default().add_gold(json.as_bytes()).unwrap_err().to_string();
     assert!(error("[]").contains("not a JSON object"));
     assert!(error(r#"{"a": 1}"#).contains("a pronunciation, or an object"));
     assert!(error(r#"{"a": {"NOUN": "ˈA"}}"#).contains("no pronunciation under DEFAULT"));
     assert!(error(r#"{"a": "A%"}"#).contains("no phoneme"));
     assert!(error(&format!(r#"{{"a": "{}"}}"#, "A".repeat(101))).contains("longer than 100 characters"));
+    let words: Vec<String> = (0..250_001).map(|number| format!(r#""w{number}":"A""#)).collect();
+    assert_eq!(error(&format!("{{{}}}", words.join(","))), "the lexicon has 250001 words; the limit is 250000");
+    let large = format!("{{{}}}", " ".repeat(8 << 20));
+    assert_eq!(error(&large), "the lexicon has 8388610 bytes; the limit is 8388608");
     assert!(Phonemizer::new(None, Language::AmericanEnglish).err().unwrap().to_string().contains("needs a lexicon"));
+}
+
+#[test]
+fn the_last_of_two_entries_of_a_word_counts() {
+    let mut lexicon = Lexicon::default();
+    let json =
+        r#"{"b": "b", "a": {"DEFAULT": "A", "VERB": "b"}, "a": {"NOUN": "b", "NOUN": "d", "DEFAULT": null}, "b": "d"}"#;
+    lexicon.add_gold(json.as_bytes()).unwrap();
+    let get = |word: &str, tag: Tag| lexicon.get(word, tag, false);
+    assert_eq!(get("b", Tag::Noun), Some(Found::Phonemes("d")));
+    assert_eq!(get("a", Tag::Noun), Some(Found::Phonemes("d")));
+    assert_eq!((get("a", Tag::Verb), get("A", Tag::Verb)), (Some(Found::Spelled), None));
+    assert!(lexicon.is_heteronym("a") && !lexicon.is_heteronym("b"));
+    assert_eq!(lexicon.words().collect::<Vec<_>>(), [("b", "d")]);
 }
 
 fn check_output(sentences: &[Sentence]) -> Result<(), TestCaseError> {

@@ -42,15 +42,28 @@ pub fn sounds(phonemes: &str) -> Vec<String> {
     sounds
 }
 
+/// Letters from which the rules are learned; those of further words are not. Kokoro's lexicons have fewer.
+const MAX_LETTERS: usize = 1_000_000;
+
 /// The sounds of one letter, by number; 0 stands for no sound.
-type Chunk = [u8; 2];
+pub type Chunk = [u8; 2];
 
 /// A word whose letters are aligned with sounds.
 pub struct Aligned {
     /// Letter codes.
     pub letters: Vec<u8>,
-    /// For each letter, its sounds joined; may be empty.
-    pub chunks: Vec<String>,
+    /// The sounds of each letter.
+    pub chunks: Vec<Chunk>,
+}
+
+/// The names of sounds, by number.
+pub struct SoundNames(Vec<String>);
+
+impl SoundNames {
+    /// The sounds of a letter, joined; may be empty.
+    pub fn join(&self, chunk: Chunk) -> String {
+        chunk.iter().filter_map(|sound| self.0.get(usize::from(*sound))).map(String::as_str).collect()
+    }
 }
 
 struct Word {
@@ -59,7 +72,7 @@ struct Word {
 }
 
 /// Aligns the words that can be aligned; leaves out the others.
-pub fn align<'a>(words: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<Aligned> {
+pub fn align<'a>(words: impl Iterator<Item = (&'a str, &'a str)>) -> (Vec<Aligned>, SoundNames) {
     let mut names = vec![String::new()];
     let words = number_sounds(words, &mut names);
     let mut model = Model::from_positions(&words, names.len());
@@ -73,12 +86,11 @@ pub fn align<'a>(words: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<Aligned
         next.normalize();
         model = next;
     }
-    let name = |chunk: Chunk| chunk.iter().filter_map(|sound| names.get(usize::from(*sound))).cloned().collect();
     let aligned = words.into_iter().filter_map(|word| {
-        let chunks = model.best(&word)?.into_iter().map(name).collect();
+        let chunks = model.best(&word)?;
         Some(Aligned { letters: word.letters, chunks })
     });
-    aligned.collect()
+    (aligned.collect(), SoundNames(names))
 }
 
 fn number_sounds<'a>(words: impl Iterator<Item = (&'a str, &'a str)>, names: &mut Vec<String>) -> Vec<Word> {
@@ -98,7 +110,12 @@ fn number_sounds<'a>(words: impl Iterator<Item = (&'a str, &'a str)>, names: &mu
         let fits = (2..=MAX_LENGTH).contains(&letters.len()) && (1..=MAX_LENGTH).contains(&sounds.len());
         (fits && sounds.len() <= 2 * letters.len()).then_some(Word { letters, sounds })
     });
-    words.collect()
+    let mut letters = 0;
+    let within = words.take_while(|word| {
+        letters += word.letters.len();
+        letters <= MAX_LETTERS
+    });
+    within.collect()
 }
 
 /// Log-probabilities of the sounds of each letter.

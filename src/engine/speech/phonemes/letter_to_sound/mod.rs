@@ -11,7 +11,7 @@ mod tree;
 use std::collections::HashMap;
 
 use super::stress::{PRIMARY, SECONDARY, is_vowel};
-use alignment::{Aligned, LETTERS, align, letter_codes};
+use alignment::{Aligned, Chunk, LETTERS, SoundNames, align, letter_codes};
 use tree::{FEATURES, Features, Sample, Tree};
 
 /// Letters that a tree sees on each side.
@@ -20,6 +20,8 @@ const SIDE: usize = 5;
 const BEAM: usize = 8;
 /// Classes that are rarer in the lexicon are exceptions or mistakes.
 const MIN_COUNT: usize = 4;
+/// The most classes. Kokoro's lexicons have a few hundred.
+const MAX_CLASSES: usize = 2048;
 /// The longest word that is pronounced as a whole. Longer ones are cut.
 const MAX_WORD: usize = 40;
 
@@ -59,8 +61,8 @@ struct Hypothesis {
 impl LetterToSound {
     /// Learns from words and their pronunciations. Words with other characters than letters and apostrophes are left out.
     pub fn train<'a>(words: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
-        let aligned = align(words);
-        let (classes, numbers) = number_classes(&aligned);
+        let (aligned, names) = align(words);
+        let (classes, numbers) = number_classes(&aligned, &names);
         let mut rules = Self { classes, trees: Vec::new() };
         let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); LETTERS];
         for word in &aligned {
@@ -121,8 +123,8 @@ impl LetterToSound {
         longer
     }
 
-    fn collect(&self, word: &Aligned, numbers: &HashMap<&str, u16>, samples: &mut [Vec<Sample>]) {
-        let classes: Option<Vec<u16>> = word.chunks.iter().map(|chunk| numbers.get(chunk.as_str()).copied()).collect();
+    fn collect(&self, word: &Aligned, numbers: &HashMap<Chunk, u16>, samples: &mut [Vec<Sample>]) {
+        let classes: Option<Vec<u16>> = word.chunks.iter().map(|chunk| numbers.get(chunk).copied()).collect();
         let Some(classes) = classes else { return };
         let mut hypothesis = Hypothesis::default();
         for at in (0..word.letters.len()).rev() {
@@ -133,22 +135,30 @@ impl LetterToSound {
     }
 }
 
-/// Classes that are frequent enough, and their numbers.
-fn number_classes(aligned: &[Aligned]) -> (Vec<Class>, HashMap<&str, u16>) {
-    let mut counts: HashMap<&str, usize> = HashMap::new();
+/// Classes that are frequent enough, and the number of the class of each chunk.
+fn number_classes(aligned: &[Aligned], names: &SoundNames) -> (Vec<Class>, HashMap<Chunk, u16>) {
+    let mut chunks: HashMap<Chunk, usize> = HashMap::new();
     for chunk in aligned.iter().flat_map(|word| &word.chunks) {
-        *counts.entry(chunk).or_default() += 1;
+        *chunks.entry(*chunk).or_default() += 1;
     }
-    let mut frequent: Vec<&str> =
-        counts.iter().filter(|(_, count)| **count >= MIN_COUNT).map(|(name, _)| *name).collect();
-    frequent.sort_unstable();
-    let class = |name: &&str| Class {
-        sounds: (*name).to_owned(),
-        stress: stress_of(name),
-        has_vowel: name.chars().any(is_vowel),
-    };
-    let classes = frequent.iter().map(class).collect();
-    (classes, frequent.into_iter().zip(0..).collect())
+    let mut counts: HashMap<String, usize> = HashMap::new();
+    for (chunk, count) in &chunks {
+        *counts.entry(names.join(*chunk)).or_default() += count;
+    }
+    let mut frequent: Vec<(String, usize)> = counts.into_iter().filter(|(_, count)| *count >= MIN_COUNT).collect();
+    frequent.sort_unstable_by(|(name, count), (other, other_count)| other_count.cmp(count).then(name.cmp(other)));
+    frequent.truncate(MAX_CLASSES);
+    let mut sounds: Vec<String> = frequent.into_iter().map(|(name, _)| name).collect();
+    sounds.sort_unstable();
+    let number = |chunk: &Chunk| u16::try_from(sounds.binary_search(&names.join(*chunk)).ok()?).ok();
+    let numbers = chunks.keys().filter_map(|chunk| Some((*chunk, number(chunk)?))).collect();
+    (sounds.into_iter().map(Class::new).collect(), numbers)
+}
+
+impl Class {
+    fn new(sounds: String) -> Self {
+        Self { stress: stress_of(&sounds), has_vowel: sounds.chars().any(is_vowel), sounds }
+    }
 }
 
 fn stress_of(sounds: &str) -> Stress {
