@@ -11,7 +11,7 @@ use super::non_speech::non_speech_tokens;
 use super::prepared_request::{Language, PreparedRequest};
 use super::request::{TranscriptionRequest, TranscriptionTask};
 use super::token_rules::TokenRules;
-use super::vocabulary::WhisperVocabulary;
+use super::vocabulary::{TIMESTAMPS, WhisperVocabulary};
 use super::window_decoder::DecodingOptions;
 use crate::engine::error::Refused;
 use crate::engine::precision::Precision;
@@ -39,6 +39,9 @@ pub struct TranscriptionModel {
     pub(in crate::engine) lease: Lease,
 }
 
+/// The key of the latest first timestamp, in multiples of 0.02 s.
+const FIRST_TIMESTAMP: &str = "max_initial_timestamp_index";
+
 /// The generation settings in a model's files.
 #[derive(Debug, Default)]
 pub struct GenerationSettings {
@@ -49,14 +52,24 @@ pub struct GenerationSettings {
 
 impl GenerationSettings {
     /// Reads those of `generation_config.json`. Absent fields have the values of the reference implementation.
-    pub fn from_json(json: &Value) -> Self {
+    ///
+    /// # Errors
+    /// If the first timestamp is not one of a window.
+    pub fn from_json(json: &Value) -> Result<Self, String> {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let list = |key: &str| Some(json.get(key)?.as_array()?.iter().filter_map(id).collect());
-        Self {
+        let first = json.get(FIRST_TIMESTAMP).filter(|value| !value.is_null());
+        let max_first_timestamp = first.map(|value| {
+            id(value).filter(|index| *index < TIMESTAMPS).ok_or_else(|| {
+                let last = TIMESTAMPS - 1;
+                format!("generation_config.json: {FIRST_TIMESTAMP} is {value}, it must be a number from 0 to {last}")
+            })
+        });
+        Ok(Self {
             suppressed: list("suppress_tokens"),
             suppressed_first: list("begin_suppress_tokens"),
-            max_first_timestamp: json.get("max_initial_timestamp_index").and_then(id),
-        }
+            max_first_timestamp: max_first_timestamp.transpose()?,
+        })
     }
 
     fn rules(self, vocabulary: &WhisperVocabulary) -> TokenRules {
@@ -87,7 +100,7 @@ impl TranscriptionModel {
         let (preprocessor, info) = Preprocessor::chat(isolation, path, rows)?;
         let codes = LANGUAGES.map(|(code, _)| code);
         let vocabulary = WhisperVocabulary::new(info.vocabulary, rows, files.config().is_multilingual(), &codes)?;
-        let rules = GenerationSettings::from_json(files.generation_config()).rules(&vocabulary);
+        let rules = GenerationSettings::from_json(files.generation_config())?.rules(&vocabulary);
         let network = device_network::load(files, precision, backend).map_err(|error| error.to_string())?;
         let (id, vocabulary, rules) = (id.to_owned(), Arc::new(vocabulary), Arc::new(rules));
         Ok(Self { id, device, network, rows, positions, vocabulary, rules, preprocessor, lease })

@@ -48,7 +48,7 @@ impl TokenRules {
         if generated.is_empty() {
             suppress_range(logits, 0, first);
             if let Some(max) = self.max_first_timestamp {
-                suppress_range(logits, (first + max + 1).min(end), end);
+                suppress_range(logits, first.saturating_add(max).saturating_add(1).min(end), end);
             }
         }
     }

@@ -62,7 +62,7 @@ impl WhisperVocabulary {
         let token = |text: &str| tokens.control_id(text).ok_or_else(|| missing(text));
         let no_timestamps = token("<|notimestamps|>")?;
         // Files of some converters do not list the timestamps.
-        let first_timestamp = tokens.control_id("<|0.00|>").unwrap_or(no_timestamps + 1);
+        let first_timestamp = tokens.control_id("<|0.00|>").unwrap_or(no_timestamps.saturating_add(1));
         if u64::from(first_timestamp) + u64::from(TIMESTAMPS) > rows as u64 {
             return Err(format!("its embedding has {rows} rows, which do not include the timestamp tokens"));
         }
