@@ -131,11 +131,13 @@ pub fn open(path: &Path) -> Result<File, ModelError> {
 
 /// Reads a JSON file of at most [`MAX_JSON_BYTES`].
 pub fn read_json(path: &Path) -> Result<Value, ModelError> {
-    let file = open(path)?;
-    let mut bytes = Vec::new();
-    file.take(MAX_JSON_BYTES)
-        .read_to_end(&mut bytes)
-        .map_err(|error| file_error(path, format!("the file cannot be read: {error}")))?;
+    let unreadable = |error: std::io::Error| file_error(path, format!("the file cannot be read: {error}"));
+    let (file, mut bytes) = (open(path)?, Vec::new());
+    let size = file.metadata().map_err(unreadable)?.len();
+    file.take(MAX_JSON_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_JSON_BYTES {
+        return Err(file_error(path, format!("the file has {size} bytes; the limit is {MAX_JSON_BYTES}")));
+    }
     parse_json(&bytes).map_err(|error| file_error(path, format!("it is damaged: {error}")))
 }
 

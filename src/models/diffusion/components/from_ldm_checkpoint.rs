@@ -82,7 +82,7 @@ impl Components {
 /// Whether an original config file specifies velocity prediction.
 fn yaml_predicts_v(yaml: &Path) -> bool {
     let is_small = fs::metadata(yaml).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= MAX_YAML_BYTES);
-    let text = fs::read_to_string(yaml).ok().filter(|_| is_small).unwrap_or_default();
+    let text = if is_small { fs::read_to_string(yaml).unwrap_or_default() } else { String::new() };
     let mut values = text.lines().filter_map(|line| line.trim().strip_prefix("parameterization:"));
     values.any(|value| value.trim().trim_matches(['"', '\'']) == "v")
 }
