@@ -337,8 +337,7 @@ impl App {
         watching.inspect(|watching| watching.abort());
         leasing.inspect(|leasing| leasing.abort());
         drop(self.control);
-        self.stopper.engine.abort();
-        self.stopper.upstream.advance(ShutdownPhase::Aborting);
+        self.stopper.abort();
         if let Err(error) = api.services.meter.flush().await {
             tracing::error!(%error, "the usage of abandoned requests is lost");
         }
@@ -442,17 +441,22 @@ impl Stopper {
         self.engine.drain();
         self.upstream.advance(ShutdownPhase::Draining);
         let gentle = self.server.stop(true);
-        let (engine, upstream) = (self.engine.clone(), self.upstream.clone());
-        let cut = async move {
+        let cut = async {
             actix_web::rt::time::sleep(self.drain_timeout).await;
-            engine.abort();
-            upstream.advance(ShutdownPhase::Aborting);
+            self.abort();
             std::future::pending::<()>().await;
         };
         tokio::select! {
             () = gentle => {}
             () = cut => {}
         }
+    }
+
+    /// Ends everything that still runs.
+    fn abort(&self) {
+        self.engine.abort();
+        self.api.transcriptions.abort();
+        self.upstream.advance(ShutdownPhase::Aborting);
     }
 
     /// Gives a loop time to store results. Work without a stored result begins again after the next start.

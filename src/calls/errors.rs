@@ -236,13 +236,15 @@ pub(super) fn not_local(id: &str) -> Error {
 
 /// The error for a tokenizer or chat template that failed or was stopped.
 pub(super) fn from_stopped(id: &str, stopped: &PreprocessError) -> Error {
-    if let PreprocessError::NotStarted(reason) = stopped {
-        let message = format!(
+    match stopped {
+        PreprocessError::NotStarted(reason) => model_unavailable(format!(
             "The server cannot start the process that prepares requests to the model '{id}': {reason}. Try again later; the operator can free memory or processes."
-        );
-        return model_unavailable(message);
+        )),
+        PreprocessError::NotRead(seconds) => model_unavailable(format!(
+            "The process that prepares requests to the model '{id}' did not take this request within {seconds} seconds. It is replaced by a new one. Try again."
+        )),
+        _ => model_unusable(id, &format!("its tokenizer or its chat template fails on this request: {stopped}")),
     }
-    model_unusable(id, &format!("its tokenizer or its chat template fails on this request: {stopped}"))
 }
 
 /// The error for a model whose files are damaged or not supported.

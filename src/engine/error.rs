@@ -118,11 +118,14 @@ pub enum LoadError {
 #[error("the model is in use")]
 pub struct InUse;
 
-/// Why preprocessing failed. The model's files are the cause, except for [`PreprocessError::NotStarted`].
+/// Why preprocessing failed. The model's files are the cause, except for [`PreprocessError::NotRead`] and
+/// [`PreprocessError::NotStarted`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum PreprocessError {
     #[error("it was stopped after {0} seconds")]
     TimedOut(u64),
+    #[error("the sandbox process did not read the request within {0} seconds, and was stopped")]
+    NotRead(u64),
     #[error("it uses too much memory or recurses too deeply")]
     Crashed,
     #[error("the sandbox process cannot be started: {0}")]

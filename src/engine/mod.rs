@@ -250,8 +250,9 @@ impl Engine {
         self.advance(ShutdownPhase::Draining);
     }
 
-    /// Also fails running requests.
+    /// Also fails running requests, and those that are prepared.
     pub fn abort(&self) {
+        self.owner.registry.stop_preprocessing();
         self.advance(ShutdownPhase::Aborting);
     }
 

@@ -5,6 +5,9 @@ use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
@@ -14,19 +17,28 @@ use super::protocol::{self, Message, Pass};
 use crate::audio::error::AudioError;
 use crate::audio::info::{AudioInfo, SAMPLE_RATE};
 
-/// A child that writes nothing for so long is stopped. Measuring a file must not take longer.
-const TIMEOUT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+/// A child that does not complete a message while the server waits so long for it is stopped. Measuring a file must not take
+/// longer.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// How often a wait for a child checks whether the server stops.
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Measures and decodes audio files in child processes. Its functions block.
+/// Measures and decodes audio files in child processes. Its functions block. Clones share [`Self::stop`].
 #[derive(Clone, Debug)]
 pub struct AudioDecoder {
     program: PathBuf,
+    stop: Arc<AtomicBool>,
 }
 
 impl AudioDecoder {
     /// `program` is the executable of `outpost`.
     pub fn new(program: PathBuf) -> Self {
-        Self { program }
+        Self { program, stop: Arc::default() }
+    }
+
+    /// Stops the running child processes, and all that are started later.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
     }
 
     /// Says what a file is and how long, whatever its position is. Fails with [`AudioError::TooLong`] if it is longer
@@ -63,7 +75,8 @@ impl AudioDecoder {
         command.process_group(0);
         let mut child = command.spawn()?;
         let output = child.stdout.take().ok_or_else(|| io::Error::other("it has no pipe"))?;
-        Ok(Process { child, output: TimedPipe(output) })
+        let output = TimedPipe { pipe: output, waited: Duration::ZERO, stop: Arc::clone(&self.stop) };
+        Ok(Process { child, output })
     }
 }
 
@@ -112,6 +125,7 @@ struct Process {
 
 impl Process {
     fn next_message(&mut self) -> Result<Message, AudioError> {
+        self.output.waited = Duration::ZERO;
         match protocol::read(&mut self.output) {
             Ok(message) => Ok(message),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(AudioError::TimedOut),
@@ -145,19 +159,25 @@ impl Drop for Process {
     }
 }
 
-/// A pipe whose reads fail after [`TIMEOUT`].
-struct TimedPipe(ChildStdout);
+/// A pipe from a child. Reads fail with [`io::ErrorKind::TimedOut`] once they have waited for [`TIMEOUT`] together, or when the
+/// server stops.
+struct TimedPipe {
+    pipe: ChildStdout,
+    waited: Duration,
+    stop: Arc<AtomicBool>,
+}
 
 impl Read for TimedPipe {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let mut pipe = [PollFd::new(&self.0, PollFlags::IN)];
-            match poll(&mut pipe, Some(&TIMEOUT)) {
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+        while self.waited < TIMEOUT && !self.stop.load(Ordering::Relaxed) {
+            let mut pipe = [PollFd::new(&self.pipe, PollFlags::IN)];
+            match poll(&mut pipe, Some(&POLL_INTERVAL)) {
+                Ok(0) => self.waited += Duration::from_millis(100),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
-                Ok(_) => return self.0.read(buffer),
+                Ok(_) => return self.pipe.read(buffer),
             }
         }
+        Err(io::ErrorKind::TimedOut.into())
     }
 }

@@ -21,6 +21,11 @@ impl AudioSource {
         Self { decoder: program.map(AudioDecoder::new), max_seconds }
     }
 
+    /// Stops the processes that decode files.
+    pub fn stop(&self) {
+        self.decoder.iter().for_each(AudioDecoder::stop);
+    }
+
     /// The length of the audio in milliseconds, rounded up.
     #[expect(
         clippy::cast_possible_truncation,

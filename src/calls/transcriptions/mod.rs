@@ -99,6 +99,11 @@ impl Transcriptions {
         Self { engine, clock_rng, settings, upstream, source, files, space, measuring: MeasuringPermits::default() }
     }
 
+    /// Stops the processes that decode audio files, when the server stops.
+    pub fn abort(&self) {
+        self.source.stop();
+    }
+
     /// Admits an upload before any of it is read. It counts against the client's `address`, if known.
     pub fn receive(&self, access: &Access, address: Option<IpAddr>) -> Result<Upload> {
         access.require(access.project(), Scope::Inference)?;

@@ -14,6 +14,7 @@ pub(super) mod sandbox_child;
 mod sandbox_parent;
 pub(super) mod sandbox_protocol;
 mod spec;
+pub(super) mod stop_flag;
 mod template_sources;
 pub(super) mod tokenizer_info;
 mod training_texts;
@@ -38,6 +39,7 @@ use request::Request;
 use request_handler::RequestHandler;
 use sandbox_parent::Sandbox;
 use spec::{ModelFiles, Spec};
+use stop_flag::StopFlag;
 pub(super) use template_sources::TemplateSources;
 
 /// The chat template in the files of a model whose main file is `path`, if it has one. It is not run.
@@ -60,6 +62,8 @@ pub(super) struct Isolation {
     /// The program to start as a sandbox; `None`: run in this process.
     pub program: Option<PathBuf>,
     pub clock: Arc<dyn ClockRng>,
+    /// Ends the sandbox processes.
+    pub stop: StopFlag,
 }
 
 impl Preprocessor {
@@ -93,7 +97,7 @@ impl Preprocessor {
                     PreprocessError::Failed(reason) => reason,
                     error => format!("loading its tokenizer or chat template failed: {error}"),
                 };
-                let (sandbox, info) = Sandbox::start(program.clone(), spec).map_err(reason)?;
+                let (sandbox, info) = Sandbox::start(program.clone(), spec, isolation.stop.clone()).map_err(reason)?;
                 (Backend::Sandbox(sandbox), info)
             }
         };

@@ -2,6 +2,9 @@
 //!
 //! The process handles several requests at a time. If it exits, each unanswered request is retried once, alone in a new
 //! process, so that only requests that crash the process fail.
+//!
+//! A process may stop reading at any time, because it hangs, is starved or is stopped by a signal. So a thread of its own
+//! writes to it, and the deadline of a request covers both its way into the process and the response.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,12 +12,15 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
+use std::thread;
 use std::time::Duration;
 
 use super::sandbox_protocol::{self, MAX_CONCURRENT, lock};
 use super::spec::Spec;
+use super::stop_flag::StopFlag;
 use crate::engine::error::PreprocessError;
 use crate::engine::tokenizer::TokenizeLimits;
 
@@ -24,16 +30,21 @@ const BASE_TIMEOUT: Duration = Duration::from_secs(10);
 const BYTES_PER_SECOND: u64 = 2 << 20;
 /// The subcommand of `outpost` that runs as the sandbox process.
 pub const SUBCOMMAND: &str = "sandbox";
-/// How often a waiting request checks whether it is cancelled.
+/// How often a waiting request checks whether it is cancelled or the server stops.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The response, or the reason for the failure.
 type Response = Result<Vec<u8>, String>;
 
+/// The content of a frame, shared by the attempts of a request.
+type Content = Arc<Vec<u8>>;
+
 pub struct Sandbox {
     program: PathBuf,
     spec: Spec,
+    stop: StopFlag,
     process: Mutex<Arc<Process>>,
+    failed_starts: FailedStarts,
     /// Requests hold it shared on their first attempt and exclusively on their second.
     attempts: RwLock<()>,
     semaphore: Semaphore,
@@ -45,8 +56,12 @@ struct Process {
     /// The model's files, for the log.
     files: String,
     child: Mutex<std::process::Child>,
-    input: Mutex<ChildStdin>,
+    /// Frames for the thread that writes to the child, in the order of their IDs.
+    frames: Sender<(u64, Content)>,
+    /// How many requests the child has read, or its pipe has room for.
+    written: AtomicU64,
     pending: Mutex<Pending>,
+    stop: StopFlag,
 }
 
 /// The unanswered requests of a process.
@@ -65,16 +80,25 @@ fn timeout(bytes: u64) -> Duration {
 
 impl Sandbox {
     /// Starts a process. Also returns the tokenizer info that it reports.
-    pub fn start(program: PathBuf, spec: Spec) -> Result<(Self, Vec<u8>), PreprocessError> {
-        let (process, info) = Process::start(&program, &spec)?;
-        let (process, attempts) = (Mutex::new(process), RwLock::default());
-        let sandbox = Self { program, spec, process, attempts, semaphore: Semaphore::default(), info: digest(&info) };
+    pub fn start(program: PathBuf, spec: Spec, stop: StopFlag) -> Result<(Self, Vec<u8>), PreprocessError> {
+        let (process, info) = Process::start(&program, &spec, &stop)?;
+        let sandbox = Self {
+            program,
+            spec,
+            stop,
+            process: Mutex::new(process),
+            failed_starts: FailedStarts::default(),
+            attempts: RwLock::default(),
+            semaphore: Semaphore::default(),
+            info: digest(&info),
+        };
         Ok((sandbox, info))
     }
 
     /// Sends a request and returns the response. Blocks up to a timeout that depends on its length. If the client's
     /// request is dropped, the process stops early.
     pub fn call(&self, request: Vec<u8>, limits: &TokenizeLimits) -> Result<Vec<u8>, PreprocessError> {
+        let request = Arc::new(request);
         let shared = self.attempts.read().unwrap_or_else(PoisonError::into_inner);
         let permit = self.semaphore.acquire();
         match self.process()?.call(&request, limits) {
@@ -87,16 +111,45 @@ impl Sandbox {
 
     /// The process, or a new one if it has ended.
     fn process(&self) -> Result<Arc<Process>, PreprocessError> {
+        let failures = self.failed_starts.count();
         let mut process = lock(&self.process);
         if lock(&process.pending).has_ended {
-            let (new, info) = Process::start(&self.program, &self.spec)?;
-            if digest(&info) != self.info {
-                new.kill();
-                return Err(PreprocessError::Failed("the model's files have changed since it was loaded".to_owned()));
-            }
-            *process = new;
+            // A start may take as long as a request. Those that have waited for one do not wait for the next one, too.
+            self.failed_starts.since(failures)?;
+            *process = self.replacement().inspect_err(|error| self.failed_starts.add(error))?;
         }
         Ok(Arc::clone(&process))
+    }
+
+    fn replacement(&self) -> Result<Arc<Process>, PreprocessError> {
+        let (new, info) = Process::start(&self.program, &self.spec, &self.stop)?;
+        if digest(&info) != self.info {
+            new.kill();
+            return Err(PreprocessError::Failed("the model's files have changed since it was loaded".to_owned()));
+        }
+        Ok(new)
+    }
+}
+
+/// The failed attempts to replace a process.
+#[derive(Default)]
+struct FailedStarts(Mutex<(u64, Option<PreprocessError>)>);
+
+impl FailedStarts {
+    fn count(&self) -> u64 {
+        lock(&self.0).0
+    }
+
+    fn add(&self, error: &PreprocessError) {
+        let mut failed = lock(&self.0);
+        *failed = (failed.0 + 1, Some(error.clone()));
+    }
+
+    /// The last failure, if there was one after the first `count`.
+    fn since(&self, count: u64) -> Result<(), PreprocessError> {
+        let failed = lock(&self.0);
+        let last = failed.1.as_ref().filter(|_| failed.0 > count);
+        last.map_or(Ok(()), |error| Err(error.clone()))
     }
 }
 
@@ -138,47 +191,51 @@ impl Drop for Sandbox {
 }
 
 impl Process {
-    fn start(program: &Path, spec: &Spec) -> Result<(Arc<Self>, Vec<u8>), PreprocessError> {
-        let spec_bytes = sandbox_protocol::encode(spec).map_err(PreprocessError::Failed)?;
-        let (process, output) =
-            Self::spawn(program, spec.files()).map_err(|error| PreprocessError::NotStarted(error.to_string()))?;
-        let process = Arc::new(process);
-        let reader = Arc::clone(&process);
-        let thread = std::thread::Builder::new().name("sandbox".to_owned()).spawn(move || reader.listen(output));
-        if let Err(error) = thread {
-            process.kill();
-            return Err(PreprocessError::NotStarted(error.to_string()));
+    fn start(program: &Path, spec: &Spec, stop: &StopFlag) -> Result<(Arc<Self>, Vec<u8>), PreprocessError> {
+        if stop.is_set() {
+            return Err(PreprocessError::NotStarted("the server is shutting down".to_owned()));
         }
-        let info = process
-            .submit(&spec_bytes)
-            .and_then(|(id, receiver)| process.wait(id, &receiver, timeout(spec.bytes()), &TokenizeLimits::default()));
+        let content = Arc::new(sandbox_protocol::encode(spec).map_err(PreprocessError::Failed)?);
+        let process = Self::spawn(program, spec.files(), stop.clone());
+        let process = process.map_err(|error| PreprocessError::NotStarted(error.to_string()))?;
+        let info = process.exchange(&content, timeout(spec.bytes()), &TokenizeLimits::default());
         let info = info.inspect_err(|_| process.kill())?;
         Ok((process, info))
     }
 
-    fn spawn(program: &Path, files: String) -> io::Result<(Self, ChildStdout)> {
-        let mut command = Command::new(program);
-        command.arg0("outpost").arg(SUBCOMMAND).env_clear();
-        // Makes glibc return the memory of large texts to the system at once.
-        command.env("MALLOC_MMAP_THRESHOLD_", "262144").env("MALLOC_ARENA_MAX", "2");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // Ctrl-C must reach only the server, which drains its requests first.
-        command.process_group(0);
-        let mut child = command.spawn()?;
+    /// Starts a process, and the threads that write to it and read from it.
+    fn spawn(program: &Path, files: String, stop: StopFlag) -> io::Result<Arc<Self>> {
+        let mut child = command(program).spawn()?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("it has no pipes"));
         };
-        let pending = Mutex::default();
-        Ok((Self { files, child: Mutex::new(child), input: Mutex::new(input), pending }, output))
+        let (frames, queue) = channel();
+        let (child, written) = (Mutex::new(child), AtomicU64::new(0));
+        let process = Arc::new(Self { files, child, frames, written, pending: Mutex::default(), stop });
+        let (reader, writer) = (Arc::clone(&process), Arc::downgrade(&process));
+        let spawned = thread_named("sandbox", move || reader.listen(output))
+            .and_then(|()| thread_named("sandbox-input", move || write_frames(input, &queue, &writer)));
+        spawned.inspect_err(|_| process.kill())?;
+        Ok(process)
     }
 
-    fn call(&self, request: &[u8], limits: &TokenizeLimits) -> Result<Vec<u8>, PreprocessError> {
-        let (id, receiver) = self.submit(request)?;
-        self.wait(id, &receiver, timeout(request.len() as u64), limits)
+    fn call(&self, request: &Content, limits: &TokenizeLimits) -> Result<Vec<u8>, PreprocessError> {
+        self.exchange(request, timeout(request.len() as u64), limits)
     }
 
-    /// Sends a request; returns its ID and the receiver of its response.
-    fn submit(&self, content: &[u8]) -> Result<(u64, Receiver<Response>), PreprocessError> {
+    /// Sends a request and waits for its response.
+    fn exchange(
+        &self,
+        content: &Content,
+        timeout: Duration,
+        limits: &TokenizeLimits,
+    ) -> Result<Vec<u8>, PreprocessError> {
+        let (id, receiver) = self.submit(content)?;
+        self.wait(id, &receiver, timeout, limits)
+    }
+
+    /// Queues a request; returns its ID and the receiver of its response. Never blocks.
+    fn submit(&self, content: &Content) -> Result<(u64, Receiver<Response>), PreprocessError> {
         let (sender, receiver) = sync_channel(1);
         let mut pending = lock(&self.pending);
         if pending.has_ended {
@@ -187,16 +244,13 @@ impl Process {
         let id = pending.next_id;
         pending.next_id += 1;
         pending.senders.insert(id, sender);
-        drop(pending);
-        self.write(id, content);
+        self.queue(id, Arc::clone(content));
         Ok((id, receiver))
     }
 
-    /// Sends a frame. If the write fails, the process is killed, which fails all its requests.
-    fn write(&self, id: u64, content: &[u8]) {
-        if sandbox_protocol::write(&mut *lock(&self.input), id, content).is_err() {
-            self.kill();
-        }
+    fn queue(&self, id: u64, content: Content) {
+        // Without its writing thread, the process has been killed.
+        let _ = self.frames.send((id, content));
     }
 
     fn wait(
@@ -215,17 +269,30 @@ impl Process {
             }
             if waited >= timeout {
                 self.kill();
-                return Err(PreprocessError::TimedOut(timeout.as_secs()));
+                return Err(self.timed_out(id, timeout));
+            }
+            if self.stop.is_set() {
+                self.kill();
+                return Err(PreprocessError::Crashed);
             }
             // Keep waiting after a cancellation, so that a process that ignores it is still killed at the timeout.
             if limits.is_cancelled() && !cancelled {
                 cancelled = true;
-                self.write(id, &[]);
+                self.queue(id, Content::default());
             }
         }
     }
 
+    fn timed_out(&self, id: u64, timeout: Duration) -> PreprocessError {
+        match self.written.load(Ordering::Relaxed) > id {
+            true => PreprocessError::TimedOut(timeout.as_secs()),
+            false => PreprocessError::NotRead(timeout.as_secs()),
+        }
+    }
+
+    /// Kills the process, which fails its unanswered requests. It gets no further ones.
     fn kill(&self) {
+        lock(&self.pending).has_ended = true;
         // An error means that the process has already exited.
         let _ = lock(&self.child).kill();
     }
@@ -250,5 +317,32 @@ impl Process {
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
             tracing::warn!(files = self.files, unanswered, status, "a sandbox process ended with unanswered requests");
         }
+    }
+}
+
+fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.arg0("outpost").arg(SUBCOMMAND).env_clear();
+    // Makes glibc return the memory of large texts to the system at once.
+    command.env("MALLOC_MMAP_THRESHOLD_", "262144").env("MALLOC_ARENA_MAX", "2");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    // Ctrl-C must reach only the server, which drains its requests first.
+    command.process_group(0);
+    command
+}
+
+fn thread_named(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+}
+
+/// Writes frames until the process is dropped. A write may block until the process is killed, and then fails.
+fn write_frames(mut input: ChildStdin, queue: &Receiver<(u64, Content)>, process: &Weak<Process>) {
+    for (id, content) in queue {
+        let written = sandbox_protocol::write(&mut input, id, &content);
+        let Some(process) = process.upgrade() else { return };
+        if written.is_err() {
+            return process.kill();
+        }
+        process.written.fetch_max(id + 1, Ordering::Relaxed);
     }
 }

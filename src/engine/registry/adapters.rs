@@ -106,7 +106,7 @@ impl Registry {
     ) -> Result<Model, LoadError> {
         let id = &found.info.id;
         let unusable = |reason: String| LoadError::Unusable { id: id.clone(), reason };
-        if let Some(reason) = found.info.problem.clone().or_else(|| self.load_failure(found)) {
+        if let Some(reason) = found.info.problem.clone().or_else(|| self.recent_load_failure(found)) {
             return Err(unusable(reason));
         }
         let Some(base) = found.base() else { return Err(unusable("its base model is not known".to_owned())) };

@@ -32,6 +32,7 @@ use crate::engine::image::ImageModel;
 use crate::engine::model_info::{ModelInfo, ModelKind};
 use crate::engine::model_settings::{InstalledSettings, SettingsFiles};
 use crate::engine::per_model::PerModel;
+use crate::engine::preprocessor::stop_flag::StopFlag;
 use crate::engine::preprocessor::{self, Isolation};
 use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_load_panic;
@@ -46,6 +47,8 @@ pub use upstream::UpstreamLookup;
 
 /// How old the listing, or the last check of a model's files, may be.
 const MAX_AGE: Duration = Duration::from_secs(1);
+/// How long a model that could not be loaded is refused without another attempt.
+const RETRY_FAILED: Duration = Duration::from_secs(60);
 
 /// The models folder and the loaded models.
 pub struct Registry {
@@ -65,8 +68,8 @@ pub struct Registry {
     stale: Mutex<Vec<Model>>,
     /// One lock for each model: one thread loads it, the others wait for the result.
     load_locks: Mutex<HashMap<String, Arc<Mutex<()>>>>,
-    /// Models with a valid header that failed to load, and why. Valid until the files change.
-    failed: Mutex<HashMap<String, (Fingerprint, String)>>,
+    /// Models with a valid header that failed to load. Valid until the files change or the model is loaded.
+    failed: Mutex<HashMap<String, FailedLoad>>,
     settings_files: Mutex<SettingsFiles>,
     /// The contents of the settings files.
     model_settings: ArcSwap<InstalledSettings>,
@@ -75,6 +78,8 @@ pub struct Registry {
     /// The pinned models that cannot be loaded.
     failed_pins: Mutex<HashMap<String, FailedPin>>,
     next_key: AtomicU64,
+    /// Ends the sandbox processes.
+    stop: StopFlag,
 }
 
 #[derive(Default)]
@@ -84,6 +89,13 @@ struct Snapshot {
     at: Option<Duration>,
     /// When an entry of the folder was last added or removed, before the scan.
     folder_modified: Option<SystemTime>,
+}
+
+/// Why a model could not be loaded, and when that was found.
+struct FailedLoad {
+    fingerprint: Fingerprint,
+    reason: String,
+    at: Duration,
 }
 
 /// A model in memory.
@@ -231,6 +243,7 @@ impl Registry {
             load_locks: Mutex::default(),
             failed: Mutex::default(),
             next_key: AtomicU64::new(1),
+            stop: StopFlag::default(),
         };
         registry.read_settings();
         registry
@@ -311,12 +324,21 @@ impl Registry {
         info
     }
 
+    /// Why the model could not be loaded the last time.
     fn load_failure(&self, found: &DiscoveredModel) -> Option<String> {
-        let failed = lock(&self.failed);
-        failed
-            .get(&found.info.id)
-            .filter(|(fingerprint, _)| *fingerprint == found.fingerprint)
-            .map(|(_, reason)| reason.clone())
+        self.load_failure_within(found, Duration::MAX)
+    }
+
+    /// Why the model cannot be loaded now. Usually its files are the cause. But a process that was not started, was killed or
+    /// had no time is none, and neither is a lack of file descriptors. So loading is tried again after [`RETRY_FAILED`].
+    fn recent_load_failure(&self, found: &DiscoveredModel) -> Option<String> {
+        self.load_failure_within(found, RETRY_FAILED)
+    }
+
+    fn load_failure_within(&self, found: &DiscoveredModel, age: Duration) -> Option<String> {
+        let (failed, now) = (lock(&self.failed), self.clock.uptime());
+        let failure = failed.get(&found.info.id).filter(|failure| failure.fingerprint == found.fingerprint)?;
+        (now.saturating_sub(failure.at) < age).then(|| failure.reason.clone())
     }
 
     fn refresh(&self) {
@@ -547,7 +569,7 @@ impl Registry {
 
     fn load_checkpoint(&self, found: &DiscoveredModel, eviction: Eviction) -> Result<Model, LoadError> {
         let id = &found.info.id;
-        if let Some(reason) = found.info.problem.clone().or_else(|| self.load_failure(found)) {
+        if let Some(reason) = found.info.problem.clone().or_else(|| self.recent_load_failure(found)) {
             return Err(LoadError::Unusable { id: id.clone(), reason });
         }
         if found.upstream.is_some() {
@@ -565,15 +587,22 @@ impl Registry {
         Ok(model)
     }
 
-    /// Remembers why a model cannot be loaded, until its files change.
+    /// Remembers why a model cannot be loaded.
     fn record_failure(&self, found: &DiscoveredModel, reason: String) -> LoadError {
         let id = found.info.id.clone();
-        lock(&self.failed).insert(id.clone(), (found.fingerprint, reason.clone()));
+        let failure = FailedLoad { fingerprint: found.fingerprint, reason: reason.clone(), at: self.clock.uptime() };
+        lock(&self.failed).insert(id.clone(), failure);
         LoadError::Unusable { id, reason }
     }
 
+    /// Ends the processes that prepare requests, and starts no new ones.
+    pub(super) fn stop_preprocessing(&self) {
+        self.stop.set();
+    }
+
     fn isolation(&self) -> Isolation {
-        Isolation { program: self.settings.sandbox.clone(), clock: Arc::clone(&self.clock) }
+        let (program, clock) = (self.settings.sandbox.clone(), Arc::clone(&self.clock));
+        Isolation { program, clock, stop: self.stop.clone() }
     }
 
     fn insert(&self, found: &DiscoveredModel, model: &Model) {
@@ -586,6 +615,7 @@ impl Registry {
             verified: now,
             draft: None,
         };
+        lock(&self.failed).remove(&found.info.id);
         let former = lock(&self.loaded).insert(found.info.id.clone(), entry);
         lock(&self.stale).extend(former.map(|former| former.model));
     }
