@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use outpost::audio::{AudioDecoder, AudioError};
 
@@ -77,6 +79,29 @@ fn a_reader_that_stops_ends_the_process() {
     assert_eq!(samples.next().unwrap().unwrap().len(), 16_000);
     // The process is blocked by the full pipe, and the drop waits for its end.
     drop(samples);
+}
+
+/// A program that stops itself, as the decoder does on a signal.
+fn stopped_program(folder: &Path) -> PathBuf {
+    let program = folder.join("stopped");
+    std::fs::write(&program, "#!/bin/sh\nkill -STOP $$\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
+#[test]
+fn a_stopped_process_does_not_hold_up_a_server_that_stops() {
+    let folder = tempfile::tempdir().unwrap();
+    let decoder = AudioDecoder::new(stopped_program(folder.path()));
+    let file = temporary(b"x");
+    std::thread::scope(|scope| {
+        let measured = scope.spawn(|| decoder.clone().probe(&file, 1));
+        let decoded = scope.spawn(|| decoder.decode(&file, 1).unwrap().next().unwrap());
+        std::thread::sleep(Duration::from_millis(300));
+        decoder.stop();
+        assert_eq!(measured.join().unwrap(), Err(AudioError::TimedOut));
+        assert_eq!(decoded.join().unwrap(), Err(AudioError::TimedOut));
+    });
 }
 
 #[test]

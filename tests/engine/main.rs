@@ -7,8 +7,12 @@ mod children;
 mod decoder_cases;
 #[path = "../common/rng.rs"]
 mod rng;
+#[path = "../common/tiny_kokoro.rs"]
+mod tiny_kokoro;
 #[path = "../common/tiny_model.rs"]
 mod tiny_model;
+#[path = "../common/tiny_whisper.rs"]
+mod tiny_whisper;
 #[path = "../common/wait.rs"]
 mod wait;
 
@@ -16,6 +20,7 @@ mod benchmarks;
 mod cancellation;
 mod chat_adapters;
 mod chat_templates;
+mod config_numbers;
 mod damaged_gguf;
 mod decoder;
 mod decoder_families;

@@ -432,3 +432,26 @@ fn flip(path: &Path, count: usize, below: &mut dyn FnMut(usize) -> usize) {
     }
     fs::write(path, bytes).unwrap();
 }
+
+/// A process that could not be started, or was killed by the operating system, says nothing about the model's files.
+#[test]
+fn a_model_whose_process_did_not_start_is_tried_again_after_a_minute() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("models");
+    tiny_model::write(&folder, "m", &TinyModel::default());
+    let (program, clock) = (dir.path().join("program"), Arc::new(TestClock::default()));
+    let settings = Settings { sandbox: Some(program.clone()), ..Settings::new(&folder, 1 << 30) };
+    let engine = Engine::start(settings, clock.clone()).unwrap();
+    let load = || engine.models().load("m").map(drop);
+    let is_refused =
+        || matches!(load(), Err(LoadError::Unusable { reason, .. }) if reason.contains("cannot be started"));
+    assert!(is_refused());
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_outpost"), &program).unwrap();
+    clock.advance(Duration::from_secs(59));
+    assert!(is_refused(), "loading a damaged model again and again takes the time of others");
+    let problem = || engine.models().list()[0].problem.clone();
+    assert!(problem().is_some());
+    clock.advance(Duration::from_secs(2));
+    load().unwrap();
+    assert_eq!(problem(), None);
+}
