@@ -1,6 +1,7 @@
 //! The sandbox processes, which run the tokenizers and chat templates of models.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use reqwest::Method;
@@ -14,6 +15,29 @@ fn chat(serving: &ServerProcess, model: &str) -> (u16, Value) {
     let body = json!({ "model": model, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 1 });
     let response = serving.request(Method::POST, "/v1/chat/completions", Some(&body));
     (response.status().as_u16(), response.json().unwrap())
+}
+
+/// A chat whose prompt does not fit into a pipe. It is longer than the context of 16,384 tokens, which only
+/// the sandbox process finds out.
+fn long_chat(serving: &ServerProcess) -> (u16, Value) {
+    let text = "a long prompt ".repeat(20_000);
+    let body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": text }], "max_tokens": 1 });
+    let response = serving.request(Method::POST, "/v1/chat/completions", Some(&body));
+    (response.status().as_u16(), response.json().unwrap())
+}
+
+fn signal(name: &str, id: u32) {
+    let status = std::process::Command::new("kill").args([&format!("-{name}"), &id.to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+/// A server whose only sandbox process is stopped, and the process.
+fn with_stopped_sandbox(folder: &Path, arguments: &[&str]) -> (ServerProcess, u32) {
+    let serving = ServerProcess::start(folder, arguments);
+    assert_eq!(chat(&serving, MODEL).0, 200);
+    let [id] = serving.sandboxes()[..] else { panic!("{:?}", serving.sandboxes()) };
+    signal("STOP", id);
+    (serving, id)
 }
 
 fn is_alive(id: u32) -> bool {
@@ -46,7 +70,7 @@ fn a_sandbox_process_has_no_privileges_and_ends_with_the_server() {
         |path: &&std::path::PathBuf| path.starts_with("/dev/null") || path.to_string_lossy().starts_with("pipe:");
     assert!(paths.iter().all(|path| harmless(&path)), "{paths:?}");
     // A killed process is replaced.
-    std::process::Command::new("kill").args(["-9", &id.to_string()]).status().unwrap();
+    signal("KILL", id);
     until(|| "the process has ended", || !is_alive(id));
     assert_eq!(chat(&serving, MODEL).0, 200);
     let [other] = serving.sandboxes()[..] else { panic!("{:?}", serving.sandboxes()) };
@@ -55,6 +79,59 @@ fn a_sandbox_process_has_no_privileges_and_ends_with_the_server() {
     serving.signal("KILL");
     serving.wait(Duration::from_secs(10));
     until(|| "the process ends after its server", || !is_alive(other));
+}
+
+/// The first request that times out fails. The others are retried in the new process.
+#[test]
+fn a_stopped_process_is_replaced_and_only_one_of_its_requests_fails() {
+    let folder = folder(&TinyModel { context: 16_384, ..TinyModel::default() });
+    let (serving, id) = with_stopped_sandbox(folder.path(), &[]);
+    let responses: Vec<(u16, Value)> = std::thread::scope(|scope| {
+        let long = scope.spawn(|| long_chat(&serving));
+        // Then the others wait behind the long one.
+        std::thread::sleep(Duration::from_millis(500));
+        let others: Vec<_> = (0..3).map(|_| scope.spawn(|| chat(&serving, MODEL))).collect();
+        others.into_iter().chain([long]).map(|client| client.join().unwrap()).collect()
+    });
+    let failed: Vec<_> = responses.iter().filter(|(status, _)| *status == 503).collect();
+    let [(_, response)] = failed[..] else { panic!("{responses:?}") };
+    assert_eq!(response["error"]["code"], "model_unavailable", "{response}");
+    let message = response["error"]["message"].as_str().unwrap();
+    assert!(message.contains("did not take this request within 10 seconds"), "{message}");
+    assert!(!is_alive(id));
+    assert_eq!(long_chat(&serving).1["error"]["code"], "context_length_exceeded");
+}
+
+#[test]
+fn a_request_that_a_killed_process_has_not_read_is_retried() {
+    let folder = folder(&TinyModel { context: 16_384, ..TinyModel::default() });
+    let (serving, id) = with_stopped_sandbox(folder.path(), &[]);
+    std::thread::scope(|scope| {
+        let long = scope.spawn(|| long_chat(&serving));
+        std::thread::sleep(Duration::from_millis(300));
+        signal("KILL", id);
+        assert_eq!(long.join().unwrap().1["error"]["code"], "context_length_exceeded");
+    });
+}
+
+#[test]
+fn a_server_with_a_stopped_process_stops_in_time() {
+    let folder = folder(&TinyModel { context: 16_384, ..TinyModel::default() });
+    let (mut serving, id) = with_stopped_sandbox(folder.path(), &["--drain-seconds", "2"]);
+    let (url, key) = (serving.url.clone(), serving.key());
+    let client = std::thread::spawn(move || {
+        let text = "a long prompt ".repeat(20_000);
+        let body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": text }] });
+        let client = reqwest::blocking::Client::new();
+        let request = client.post(format!("{url}/v1/chat/completions")).bearer_auth(key).body(body.to_string());
+        request.header("content-type", "application/json").send().map(|response| response.status().as_u16()).ok()
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    serving.signal("TERM");
+    assert_eq!(serving.wait(Duration::from_secs(6)), Some(0));
+    let status = client.join().unwrap();
+    assert!(matches!(status, None | Some(503)), "{status:?}");
+    until(|| "the process ends with its server", || !is_alive(id));
 }
 
 #[test]
