@@ -53,6 +53,7 @@ use crate::http::allowed_hosts::AllowedHosts;
 use crate::http::batch_requests::BatchRequests;
 use crate::http::client_address::TrustedProxies;
 use crate::http::connections;
+use crate::http::response_budget::ResponseBudget;
 use crate::http::routes::responses::{BackgroundResponseRunner, live::LiveResponses};
 use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
@@ -609,6 +610,7 @@ fn api(
         ),
         speeches: Speeches::new(engine.clone(), upstream_models),
         live_responses: LiveResponses::default(),
+        response_budget: ResponseBudget::of_memory(config.memory),
         hosts: Data::new(hosts(config)),
         origins: ArcSwap::from_pointee(config.cors_origins.clone()),
         proxies: TrustedProxies::new(config.trusted_proxies.clone()),

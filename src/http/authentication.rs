@@ -15,6 +15,7 @@ use super::connections::Connection;
 use super::keyless::{self, API_KEY};
 use super::metering_middleware::SharedRecorder;
 use super::response::{ApiResult, Head, List, Mount};
+use super::response_budget::Room;
 use crate::error::{Code, Error, Result};
 use crate::ids::ListId;
 use crate::service::access::Access;
@@ -28,6 +29,8 @@ pub struct Caller {
     pub mount: Mount,
     /// Records the request's usage.
     pub recorder: SharedRecorder,
+    /// Room for the response, if it is large.
+    pub room: Room,
 }
 
 /// Middleware of the mounts and of Ollama's API: every request needs a valid key, even for a 404. The exception is
@@ -105,8 +108,9 @@ impl FromRequest for Caller {
         let access = request.extensions().get::<Access>().cloned();
         let mount = request.app_data::<Mount>().copied();
         let recorder = request.extensions().get::<SharedRecorder>().cloned();
-        ready(match (access, mount, recorder) {
-            (Some(access), Some(mount), Some(recorder)) => Ok(Self { access, mount, recorder }),
+        let room = request.extensions().get::<Room>().cloned();
+        ready(match (access, mount, recorder, room) {
+            (Some(access), Some(mount), Some(recorder), Some(room)) => Ok(Self { access, mount, recorder, room }),
             _ => Err(Error::internal("a handler that needs a caller is outside the two mounts")),
         })
     }

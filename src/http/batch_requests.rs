@@ -11,6 +11,7 @@ use futures_util::future::LocalBoxFuture;
 use super::api_format::ApiFormat;
 use super::authentication::Caller;
 use super::response::Mount;
+use super::response_budget::Room;
 use super::routes::{chat, completions, embeddings, responses};
 use super::{Api, error, extractors};
 use crate::calls::batches::RequestRunner;
@@ -31,7 +32,8 @@ impl RequestRunner for BatchRequests {
         body: Arc<str>,
         recorder: Arc<UsageRecorder>,
     ) -> LocalBoxFuture<'static, Result<String>> {
-        let (api, caller) = (self.0.clone(), Caller { access, mount: Mount::OpenAi, recorder });
+        let api = self.0.clone();
+        let caller = Caller { access, mount: Mount::OpenAi, recorder, room: Room::unlimited() };
         Box::pin(async move {
             let response = match endpoint {
                 BatchEndpoint::ChatCompletions => {

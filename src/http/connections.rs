@@ -94,6 +94,8 @@ pub struct Connection {
     running: AtomicUsize,
     /// When the connection was opened or its last request ended, in milliseconds after [`Connections::begun`].
     idle_since: AtomicU64,
+    /// When its response must be sent, in milliseconds after [`Connections::begun`].
+    send_by: AtomicU64,
     waker: AtomicWaker,
 }
 
@@ -101,6 +103,16 @@ pub struct Connection {
 pub struct Stream {
     tcp: TcpStream,
     connection: Arc<Connection>,
+}
+
+/// The time in which a response must be sent, until it is dropped.
+///
+/// Over HTTP/1, nothing asks for the next part of a body while the client does not read, so the sweep closes the
+/// connection. Over HTTP/2, whoever sends the parts asks, because each has a timeout of its own.
+pub struct SendLimit {
+    end: Option<Instant>,
+    /// Of HTTP/1, which sends one response at a time.
+    connection: Option<Arc<Connection>>,
 }
 
 /// A request on a connection, until its response is sent or dropped.
@@ -150,6 +162,7 @@ impl Connections {
             closed: AtomicBool::new(false),
             running: AtomicUsize::new(0),
             idle_since: AtomicU64::new(self.now()),
+            send_by: AtomicU64::new(u64::MAX),
             waker: AtomicWaker::new(),
         });
         table.anonymous.insert(number, connection.clone());
@@ -186,6 +199,7 @@ impl Connections {
             let Some(connections) = connections.upgrade() else { return };
             let timeout = u64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
             connections.close_idle_since(connections.now().saturating_sub(timeout));
+            connections.close_overdue(connections.now());
         }
     }
 
@@ -195,6 +209,14 @@ impl Connections {
         let is_idle_too_long = |one: &&Arc<Connection>| one.is_idle() && one.idle_since.load(Ordering::Relaxed) < limit;
         let idle: Vec<_> = connections.filter(is_idle_too_long).cloned().collect();
         idle.iter().for_each(|one| table.close(one, "it was idle too long"));
+    }
+
+    /// Closes connections whose response should be sent by now.
+    fn close_overdue(&self, now: u64) {
+        let mut table = self.lock();
+        let connections = table.anonymous.values().chain(table.authenticated.values());
+        let overdue: Vec<_> = connections.filter(|one| one.send_by.load(Ordering::Relaxed) < now).cloned().collect();
+        overdue.iter().for_each(|one| table.close(one, "its client reads a large response too slowly"));
     }
 
     fn now(&self) -> u64 {
@@ -251,6 +273,11 @@ impl Connection {
         ActiveRequest(Arc::clone(self))
     }
 
+    /// A number that no other connection of this process has.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     fn is_idle(&self) -> bool {
         self.running.load(Ordering::Relaxed) == 0
     }
@@ -261,6 +288,32 @@ impl Connection {
         match self.closed.load(Ordering::Acquire) {
             true => Err(io::ErrorKind::ConnectionAborted.into()),
             false => Ok(()),
+        }
+    }
+}
+
+impl SendLimit {
+    /// `time`: `None` for a stream, whose time is not known.
+    pub fn new(time: Option<Duration>, connection: Option<Arc<Connection>>) -> Self {
+        if let (Some(time), Some(connection)) = (time, &connection)
+            && let Some(connections) = connection.connections.upgrade()
+        {
+            let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+            connection.send_by.store(connections.now().saturating_add(millis), Ordering::Relaxed);
+        }
+        Self { end: time.and_then(|time| Instant::now().checked_add(time)), connection }
+    }
+
+    /// Whether the time is over.
+    pub fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| end < Instant::now())
+    }
+}
+
+impl Drop for SendLimit {
+    fn drop(&mut self) {
+        if let Some(connection) = &self.connection {
+            connection.send_by.store(u64::MAX, Ordering::Relaxed);
         }
     }
 }
@@ -440,6 +493,20 @@ mod tests {
         assert!(is_closed(&other), "an IPv6 network is one address");
         leave(&connections, &second);
         assert!(open(&connections, one).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_connection_whose_response_is_overdue_ends() {
+        let connections = connections();
+        let [overdue, in_time, sent] = [(); 3].map(|()| open(&connections, None).unwrap());
+        let limits = [&overdue, &in_time].map(|one| {
+            let seconds = if Arc::ptr_eq(one, &overdue) { 10 } else { 30 };
+            SendLimit::new(Some(Duration::from_secs(seconds)), Some(Arc::clone(one)))
+        });
+        drop(SendLimit::new(Some(Duration::from_secs(10)), Some(Arc::clone(&sent))));
+        assert!(!limits[0].is_over());
+        connections.close_overdue(connections.now() + 20_000);
+        assert_eq!([&overdue, &in_time, &sent].map(|one| is_closed(one)), [true, false, false]);
     }
 
     #[tokio::test]

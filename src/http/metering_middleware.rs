@@ -15,8 +15,10 @@ use actix_web::{Error as ActixError, HttpMessage, web};
 
 use super::Api;
 use super::api_format::{OLLAMA_PREFIX, is_ollama};
+use super::connections::Connection;
 use super::request_logging::log_usage;
 use super::response::Mount;
+use super::response_budget::{Client, Room, RoomBody};
 use crate::error::{Error, Result};
 use crate::service::access::Access;
 use crate::service::limits::{BucketStatus, RateLimitStatus};
@@ -29,10 +31,10 @@ pub type SharedRecorder = Arc<UsageRecorder>;
 const UNMETERED_ROUTE: &str = "/projects/{project_id}/rate-limits";
 
 /// Middleware of the mounts and of Ollama's API, inside authentication.
-pub async fn meter<B: MessageBody + 'static>(
+pub async fn meter<B: MessageBody + Unpin + 'static>(
     request: ServiceRequest,
     next: Next<B>,
-) -> Result<ServiceResponse<EitherBody<B>>, ActixError> {
+) -> Result<ServiceResponse<RoomBody<EitherBody<B>>>, ActixError> {
     let (Some(api), Some(access)) = (request.app_data::<web::Data<Api>>().cloned(), caller(&request)) else {
         return Err(Error::internal("metering is outside the two mounts, or before authentication").into());
     };
@@ -41,22 +43,41 @@ pub async fn meter<B: MessageBody + 'static>(
     let recorder = Arc::new(api.services.meter.open(&access, endpoint(request.method(), route)));
     request.extensions_mut().insert(recorder.clone());
     log_usage(&request, &recorder);
+    let room = room(&api, &access, &request);
     let (status, admitted) = match admit(&api, &access, route).await {
         Ok(found) => found,
         Err(error) => (RateLimitStatus::default(), Err(error)),
     };
-    let mut response = match admitted {
+    let response = match admitted {
         Ok(()) => next.call(request).await?.map_into_left_body(),
         Err(error) => request.error_response(error).map_into_right_body(),
+    };
+    let (mut response, held) = match room.settle(response.response().body().size()) {
+        Ok(held) => (response, held),
+        Err(error) => (into_error(response, error), None),
     };
     if !recorder.is_deferred() {
         let outcome = Outcome::of_status(response.status().as_u16());
         if let Err(error) = recorder.close(outcome).await {
-            response = response.into_response(actix_web::HttpResponse::from_error(error)).map_into_right_body();
+            response = into_error(response, error);
         }
     }
     set_rate_limit_headers(response.headers_mut(), &status);
-    Ok(response)
+    let connection = response.request().conn_data::<Arc<Connection>>().cloned();
+    Ok(response.map_body(|_, body| RoomBody::new(body, held, connection)))
+}
+
+/// The room that the request's handler takes for its response.
+fn room(api: &Api, access: &Access, request: &ServiceRequest) -> Room {
+    let connection = Connection::of(request.request()).map(|connection| connection.number());
+    let client = Client { key: Some((access.project(), access.key())), connection };
+    let room = Room::new(Arc::clone(&api.response_budget), client);
+    request.extensions_mut().insert(room.clone());
+    room
+}
+
+fn into_error<B>(response: ServiceResponse<EitherBody<B>>, error: Error) -> ServiceResponse<EitherBody<B>> {
+    response.into_response(actix_web::HttpResponse::from_error(error)).map_into_right_body()
 }
 
 /// The route as usage records have it: without the prefix of its mount. Routes of Ollama's API keep theirs, because others

@@ -31,6 +31,7 @@ pub mod request_logging;
 mod resource_ids;
 pub mod response;
 mod response_body;
+pub mod response_budget;
 pub mod routes;
 pub mod server;
 pub mod sse;
@@ -46,6 +47,7 @@ use arc_swap::ArcSwap;
 
 use self::allowed_hosts::AllowedHosts;
 use self::client_address::TrustedProxies;
+use self::response_budget::ResponseBudget;
 use self::routes::responses::live::LiveResponses;
 use crate::calls::{
     chat::Chat, completions::Completions, embeddings::Embeddings, fine_tuning::FineTuning, images::Images,
@@ -65,6 +67,8 @@ pub struct Api {
     pub store: Store,
     /// The reserve of the disk with the data folder.
     pub disk: DiskReserve,
+    /// The bytes of responses that are built and not yet sent.
+    pub response_budget: Arc<ResponseBudget>,
     pub services: Services,
     pub fine_tuning: FineTuning,
     pub models: Models,

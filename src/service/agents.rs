@@ -10,7 +10,8 @@ use serde_json::json;
 
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
-use super::pagination::{Listing, Page, PageRequest, page};
+use super::limited_read::{LimitedRead, PAGE_BYTES, needs_page};
+use super::pagination::{Listing, Page, PageRequest, short_page};
 use super::patch::Patch;
 use super::precondition::Precondition;
 use super::quotas::{self, QuotaKind, signed};
@@ -26,6 +27,8 @@ use crate::storage::{Reader, Store, WriteTx, project_resources};
 pub const MAX_VERSIONS: u64 = 1_000;
 const MAX_INSTRUCTIONS_CHARS: usize = 256_000;
 const MAX_LAST_MESSAGES: u32 = 4096;
+/// A version is not larger than the requests that have made it.
+const MAX_VERSION_BYTES: u64 = 8 << 20;
 
 /// An agent at one of its versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,14 +203,23 @@ impl Agents {
         written.await
     }
 
-    /// An agent, at its current version or at `version`.
-    pub async fn get(&self, access: &Access, id: AgentId, version: Option<u64>) -> Result<Agent> {
+    /// An agent, at its current version or at `version`. All versions together may have `limit` bytes.
+    pub async fn get(
+        &self,
+        access: &Access,
+        id: AgentId,
+        version: Option<u64>,
+        limit: u64,
+    ) -> Result<LimitedRead<Agent>> {
         let access = access.clone();
         let read = self.store.read(move |tx| {
             let record = find(tx, &access, Scope::Project, id)?;
+            if record.bytes.min(MAX_VERSION_BYTES) > limit {
+                return Ok(LimitedRead::TooLarge { bytes: record.bytes.min(MAX_VERSION_BYTES) });
+            }
             let version = version.unwrap_or(record.version);
             let content = stored::find_version(tx, id, version)?.ok_or_else(|| no_version(version, &record))?;
-            Ok(Agent::new(id, &record, version, content))
+            Ok(LimitedRead::Read(Agent::new(id, &record, version, content)))
         });
         read.await
     }
@@ -224,42 +236,85 @@ impl Agents {
         read.await.map_err(|error| error.param("agent_id"))
     }
 
-    /// A page of a project's agents, newest first. Default project: that of the key.
-    pub async fn list(&self, access: &Access, project: Option<ProjectId>, request: PageRequest) -> Result<Page<Agent>> {
+    /// A page of a project's agents, newest first. Default project: that of the key. It ends early when it has
+    /// [`PAGE_BYTES`].
+    pub async fn list(
+        &self,
+        access: &Access,
+        project: Option<ProjectId>,
+        request: PageRequest,
+        limit: u64,
+    ) -> Result<LimitedRead<Page<Agent>>> {
         let project = project.unwrap_or_else(|| access.project());
         let listing = Listing { name: "agents", owner: Some(project.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, AgentId::to_bytes)?;
         let access = access.clone();
-        let rows = self.store.read(move |tx| {
+        let read = self.store.read(move |tx| {
             authorize::named_project(tx, &access, project)?;
             let rows = project_resources::newest::<AgentRecord>(tx, project, window.before, window.rows())?;
-            let to_agent = |(id, record): ([u8; 16], AgentRecord)| {
-                let id = AgentId::from_bytes(id);
-                Ok(Agent::new(id, &record, record.version, stored::current(tx, id, &record)?))
-            };
-            rows.into_iter().map(to_agent).collect::<Result<Vec<_>>>()
+            let rows = rows.into_iter().map(|(id, record)| (AgentId::from_bytes(id), record.version, record));
+            read_versions(tx, rows.collect(), limit)
         });
-        Ok(page(self.store.pepper(), listing, window, rows.await?, |agent: &Agent| agent.id.to_bytes()))
+        let Some(Versions { agents, is_cut }) = read.await? else {
+            return Ok(LimitedRead::TooLarge { bytes: PAGE_BYTES });
+        };
+        let position = |agent: &Agent| agent.id.to_bytes();
+        Ok(LimitedRead::Read(short_page(self.store.pepper(), listing, window, agents, is_cut, position)))
     }
 
-    /// A page of an agent's versions, newest first.
-    pub async fn versions(&self, access: &Access, id: AgentId, request: PageRequest) -> Result<Page<Agent>> {
+    /// A page of an agent's versions, newest first. It ends early when it has [`PAGE_BYTES`].
+    pub async fn versions(
+        &self,
+        access: &Access,
+        id: AgentId,
+        request: PageRequest,
+        limit: u64,
+    ) -> Result<LimitedRead<Page<Agent>>> {
         let listing = Listing { name: "agent_versions", owner: Some(id.to_bytes()) };
         let position = |version: u64| u128::from(version).to_be_bytes();
         let window = request.window(self.store.pepper(), listing, |after: VersionId| position(after.version))?;
         let access = access.clone();
-        let rows = self.store.read(move |tx| {
+        let read = self.store.read(move |tx| {
             let record = find(tx, &access, Scope::Project, id)?;
             let before = window.before.map(|before| u64::try_from(u128::from_be_bytes(before)).unwrap_or(u64::MAX));
-            let rows = stored::newest_versions(tx, id, before, window.rows())?;
-            Ok(rows.into_iter().map(|(version, content)| Agent::new(id, &record, version, content)).collect())
+            let versions = stored::newest_versions(tx, id, before, window.rows())?;
+            let rows = versions.into_iter().map(|version| (id, version, record.clone()));
+            read_versions(tx, rows.collect(), limit)
         });
-        Ok(page(self.store.pepper(), listing, window, rows.await?, |agent: &Agent| position(agent.version)))
+        let Some(Versions { agents, is_cut }) = read.await? else {
+            return Ok(LimitedRead::TooLarge { bytes: PAGE_BYTES });
+        };
+        let position = |agent: &Agent| position(agent.version);
+        Ok(LimitedRead::Read(short_page(self.store.pepper(), listing, window, agents, is_cut, position)))
     }
 
     fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
         AuditEntry::new(&self.clock_rng, Some(access), action)
     }
+}
+
+/// Versions of agents.
+struct Versions {
+    agents: Vec<Agent>,
+    /// Whether not all were read, because those that were have [`PAGE_BYTES`].
+    is_cut: bool,
+}
+
+/// Reads a version of each agent until they have [`PAGE_BYTES`]; `None` if they may be too large for `limit`.
+fn read_versions(tx: &impl Reader, rows: Vec<(AgentId, u64, AgentRecord)>, limit: u64) -> Result<Option<Versions>> {
+    let (mut agents, mut bytes, end) = (Vec::new(), 0, rows.len());
+    for (id, version, record) in rows {
+        if needs_page(bytes + record.bytes.min(MAX_VERSION_BYTES), limit) {
+            return Ok(None);
+        }
+        if bytes >= PAGE_BYTES {
+            break;
+        }
+        let content = stored::version(tx, id, version)?;
+        bytes += content.bytes();
+        agents.push(Agent::new(id, &record, version, content));
+    }
+    Ok(Some(Versions { is_cut: agents.len() < end, agents }))
 }
 
 impl AgentPatch {

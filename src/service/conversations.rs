@@ -14,6 +14,7 @@ pub use search::ConversationSummary;
 
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
+use super::limited_read::LimitedRead;
 use super::message_validation::{self, UnknownFields};
 use super::precondition::Precondition;
 use super::quotas::{self, QuotaKind, signed};
@@ -215,12 +216,16 @@ impl Conversations {
         written.await
     }
 
-    pub async fn get(&self, access: &Access, id: ConversationId) -> Result<Transcript> {
+    /// A conversation with its messages, if they have at most `limit` bytes.
+    pub async fn get(&self, access: &Access, id: ConversationId, limit: u64) -> Result<LimitedRead<Transcript>> {
         let access = access.clone();
         let read = self.store.read(move |tx| {
             let record = self::find(tx, &access, id)?;
+            if record.bytes > limit {
+                return Ok(LimitedRead::TooLarge { bytes: record.bytes });
+            }
             let messages = stored::messages(tx, id, &record)?;
-            Ok(Transcript { conversation: Conversation::new(id, record), messages })
+            Ok(LimitedRead::Read(Transcript { conversation: Conversation::new(id, record), messages }))
         });
         read.await
     }

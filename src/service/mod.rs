@@ -23,6 +23,7 @@ pub mod json_fields;
 mod key_cache;
 pub mod keyless;
 pub mod keys;
+pub mod limited_read;
 pub mod limits;
 pub mod maintenance;
 pub mod message_validation;

@@ -132,10 +132,22 @@ pub(super) fn page<T>(
     pepper: &Pepper,
     listing: Listing,
     window: Window,
-    mut items: Vec<T>,
+    items: Vec<T>,
     id: impl Fn(&T) -> [u8; 16],
 ) -> Page<T> {
-    let has_more = items.len() > window.limit;
+    short_page(pepper, listing, window, items, false, id)
+}
+
+/// Like [`page`]. `is_cut`: whether there are more rows than `items`, which were not read.
+pub(super) fn short_page<T>(
+    pepper: &Pepper,
+    listing: Listing,
+    window: Window,
+    mut items: Vec<T>,
+    is_cut: bool,
+    id: impl Fn(&T) -> [u8; 16],
+) -> Page<T> {
+    let has_more = is_cut || items.len() > window.limit;
     items.truncate(window.limit);
     let last = items.last().filter(|_| has_more);
     let next_cursor = last.map(|item| listing.cursor(pepper, id(item)));

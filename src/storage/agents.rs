@@ -87,8 +87,13 @@ pub fn find_version(tx: &impl Reader, id: AgentId, version: u64) -> Result<Optio
 
 /// The current version.
 pub fn current(tx: &impl Reader, id: AgentId, record: &AgentRecord) -> Result<AgentVersionRecord> {
-    let found = find_version(tx, id, record.version)?;
-    found.ok_or_else(|| codec::inconsistent(format!("version {} of {id} does not exist", record.version)))
+    version(tx, id, record.version)
+}
+
+/// A version that exists.
+pub fn version(tx: &impl Reader, id: AgentId, version: u64) -> Result<AgentVersionRecord> {
+    let found = find_version(tx, id, version)?;
+    found.ok_or_else(|| codec::inconsistent(format!("version {version} of {id} does not exist")))
 }
 
 pub fn put_version(tx: &WriteTx, id: AgentId, version: u64, record: &AgentVersionRecord) -> Result<()> {
@@ -99,17 +104,11 @@ pub fn remove_version(tx: &WriteTx, id: AgentId, version: u64) -> Result<()> {
     tx.remove::<AgentVersionRecord>(&row_key(id, version))
 }
 
-/// Up to `limit` versions older than `before`, newest first.
-pub fn newest_versions(
-    tx: &impl Reader,
-    id: AgentId,
-    before: Option<u64>,
-    limit: usize,
-) -> Result<Vec<(u64, AgentVersionRecord)>> {
+/// The numbers of up to `limit` versions older than `before`, newest first.
+pub fn newest_versions(tx: &impl Reader, id: AgentId, before: Option<u64>, limit: usize) -> Result<Vec<u64>> {
     let before = before.map(|version| row_key(id, version));
-    let rows = tx.newest(&id.to_bytes(), before.as_deref(), limit)?;
-    let numbered = |(key, record): (Vec<u8>, _)| number(&key).map(|version| (version, record));
-    rows.into_iter().map(numbered).collect()
+    let keys = tx.keys(AGENT_VERSIONS, &id.to_bytes(), before.as_deref(), Some(limit))?;
+    keys.iter().map(|key| number(key)).collect()
 }
 
 /// The version number in the key of a version.

@@ -1,6 +1,7 @@
 //! HTTP/2: complete responses, and clients with closed windows, many streams or endless headers.
 
 use std::future::poll_fn;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,6 +22,7 @@ use tokio_rustls::TlsConnector;
 use crate::process::{MODEL, ServerProcess, folder};
 use crate::tiny_model::TinyModel;
 use crate::tls::client_config;
+use crate::unread_responses::LargeConversation;
 
 /// Concurrent streams per connection.
 const STREAMS: usize = 64;
@@ -42,27 +44,7 @@ impl Secure {
 
     /// A client with flow control windows of this size.
     async fn connect(&self, window: u32) -> SendRequest<Bytes> {
-        let file = self.folder.path().join("data/tls-cert.pem");
-        let mut config = client_config([CertificateDer::from_pem_file(file).unwrap()]);
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        let tcp = TcpStream::connect(self.serving.url.trim_start_matches("https://")).await.unwrap();
-        let name = "127.0.0.1".try_into().unwrap();
-        let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await.unwrap();
-        let (client, mut connection) =
-            h2::client::Builder::new().initial_window_size(window).handshake(tls).await.unwrap();
-        let allowed = Arc::new(AtomicUsize::new(0));
-        let limit = Arc::clone(&allowed);
-        tokio::spawn(poll_fn(move |cx| {
-            let ended = Pin::new(&mut connection).poll(cx);
-            limit.store(connection.max_concurrent_send_streams(), Ordering::Relaxed);
-            ended
-        }));
-        let mut client = client.ready().await.unwrap();
-        // The server sends its settings before its first response.
-        let request = self.request(Method::GET, "/healthz").body(()).unwrap();
-        assert_eq!(send(&mut client, request, None).await.status(), 200);
-        assert_eq!(allowed.load(Ordering::Relaxed), STREAMS);
-        client
+        connect(self.folder.path(), &self.serving, window).await
     }
 
     fn request(&self, method: Method, path: &str) -> http::request::Builder {
@@ -72,6 +54,30 @@ impl Secure {
             .uri(format!("{}{path}", self.serving.url))
             .header("authorization", format!("Bearer {key}"))
     }
+}
+
+/// A client with flow control windows of this size.
+async fn connect(folder: &Path, serving: &ServerProcess, window: u32) -> SendRequest<Bytes> {
+    let file = folder.join("data/tls-cert.pem");
+    let mut config = client_config([CertificateDer::from_pem_file(file).unwrap()]);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let tcp = TcpStream::connect(serving.url.trim_start_matches("https://")).await.unwrap();
+    let name = "127.0.0.1".try_into().unwrap();
+    let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await.unwrap();
+    let (client, mut connection) = h2::client::Builder::new().initial_window_size(window).handshake(tls).await.unwrap();
+    let allowed = Arc::new(AtomicUsize::new(0));
+    let limit = Arc::clone(&allowed);
+    tokio::spawn(poll_fn(move |cx| {
+        let ended = Pin::new(&mut connection).poll(cx);
+        limit.store(connection.max_concurrent_send_streams(), Ordering::Relaxed);
+        ended
+    }));
+    let mut client = client.ready().await.unwrap();
+    // The server sends its settings before its first response.
+    let request = Request::get(format!("{}/healthz", serving.url)).body(()).unwrap();
+    assert_eq!(send(&mut client, request, None).await.status(), 200);
+    assert_eq!(allowed.load(Ordering::Relaxed), STREAMS);
+    client
 }
 
 /// Sends a request and waits for the head of its response.
@@ -149,6 +155,46 @@ async fn open_and_never_read(mut client: SendRequest<Bytes>, secure: &Secure) ->
         read_until_reset(body).await;
     }
     begun.elapsed()
+}
+
+/// Requests the conversation on all streams of `connections` connections with closed windows. Returns the resident memory
+/// at first, its peak while nothing is read, and what remains afterwards, in MB.
+async fn memory_of_closed_windows(megabytes: usize, memory: &'static str, connections: usize) -> [u64; 3] {
+    let start = move || LargeConversation::start(megabytes, &["--tls-self-signed", "--memory", memory]);
+    let large = tokio::task::spawn_blocking(start).await.unwrap();
+    let authorization = format!("Bearer {}", large.serving.key());
+    large.reset_peak();
+    let before = large.memory().0;
+    let mut responses = Vec::new();
+    for _ in 0..connections {
+        let mut client = connect(large.folder.path(), &large.serving, 0).await;
+        for _ in 0..STREAMS {
+            client = client.ready().await.unwrap();
+            let request = Request::get(format!("{}{}", large.serving.url, large.path));
+            let request = request.header("authorization", &authorization).body(()).unwrap();
+            responses.push(client.send_request(request, true).unwrap().0);
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let peak = large.memory().1;
+    drop(responses);
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    [before, peak, large.memory().0]
+}
+
+#[tokio::test]
+async fn streams_with_a_closed_window_take_bounded_memory() {
+    let [before, peak, after] = memory_of_closed_windows(3, "256MiB", 1).await;
+    assert!(peak <= before + 130 && after <= before + 60, "{before} MB, {peak} MB, {after} MB");
+}
+
+/// `cargo test --release --test cli http2 -- --ignored --nocapture`
+#[tokio::test]
+#[ignore = "takes gigabytes of memory if it fails"]
+async fn hundreds_of_streams_with_a_closed_window_stay_within_the_memory_of_the_process() {
+    let [before, peak, after] = memory_of_closed_windows(7, "1GiB", 4).await;
+    println!("256 streams over HTTP/2: {before} MB before, at most {peak} MB, {after} MB afterwards");
+    assert!(peak <= 1400 && after <= before + 100);
 }
 
 #[tokio::test]

@@ -62,4 +62,5 @@ mod tls;
 mod tls_reload;
 mod tune;
 mod tuned_models;
+mod unread_responses;
 mod usage;

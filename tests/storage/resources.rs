@@ -47,11 +47,12 @@ async fn an_agents_last_thousand_versions_are_kept_and_counted() {
         assert_eq!(now.version, number);
     }
     assert_eq!(quota_usage_of(&fixture, project).await.bytes, MAX_VERSIONS * 10);
-    assert!(agents.get(&fixture.admin, id, Some(5)).await.is_err());
-    let oldest = agents.get(&fixture.admin, id, Some(6)).await.unwrap();
+    assert!(agents.get(&fixture.admin, id, Some(5), u64::MAX).await.is_err());
+    let oldest = agents.get(&fixture.admin, id, Some(6), u64::MAX).await.unwrap().read().unwrap();
     assert_eq!(oldest.instructions.as_deref(), Some("0006"));
-    let page = agents.versions(&fixture.admin, id, PageRequest { limit: Some(100), ..PageRequest::default() });
-    assert_eq!(page.await.unwrap().items[0].version, last);
+    let page = PageRequest { limit: Some(100), ..PageRequest::default() };
+    let page = agents.versions(&fixture.admin, id, page, u64::MAX);
+    assert_eq!(page.await.unwrap().read().unwrap().items[0].version, last);
     assert_eq!(fixture.store.verify().unwrap().problems, Vec::<String>::new());
 
     agents.delete(&fixture.admin, id, Precondition::default()).await.unwrap();
@@ -81,7 +82,7 @@ async fn check_finds_missing_and_orphaned_messages_and_versions() {
     // Three messages, one of them in an invalid row, and an agent without its only version.
     assert_eq!(problems.len(), 2, "{problems:?}");
     assert!(
-        conversations.get(&fixture.admin, conversation).await.is_err(),
+        conversations.get(&fixture.admin, conversation, u64::MAX).await.is_err(),
         "an incomplete transcript is never returned"
     );
     let revoked = fixture.store.write(move |tx| conversations::remove_message(tx, conversation, 0));

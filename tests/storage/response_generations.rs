@@ -67,12 +67,12 @@ async fn another_node_reads_the_parts_of_a_generation() {
     let Nodes { fixture, access, one, two, second, .. } = nodes().await;
     let id = queued(&one, &access, &fixture.clock).await;
     assert!(matches!(two.progress(id, None, 0).await.unwrap(), GenerationProgress::Waiting));
-    assert!(!two.get_with_state(&access, id).await.unwrap().1.unwrap().is_running);
+    assert!(!two.get_with_state(&access, id, u64::MAX).await.unwrap().read().unwrap().1.unwrap().is_running);
     assert!(!one.begin_generation(id, 7).await.unwrap(), "it is not claimed yet");
     assert!(one.claim(id).await.unwrap());
     assert!(one.begin_generation(id, 7).await.unwrap());
     for node in [&one, &two] {
-        assert!(node.get_with_state(&access, id).await.unwrap().1.unwrap().is_running);
+        assert!(node.get_with_state(&access, id, u64::MAX).await.unwrap().read().unwrap().1.unwrap().is_running);
     }
     for (part, json) in ["a", "b", "c"].into_iter().enumerate() {
         for attempt in ["", "again"] {
@@ -141,7 +141,10 @@ async fn the_generation_of_a_node_that_has_stopped_is_interrupted() {
         progress = two.progress(id, Some(7), 1).await.unwrap();
     }
     assert!(matches!(progress, GenerationProgress::Interrupted), "{progress:?}");
-    assert!(!two.get_with_state(&access, id).await.unwrap().1.unwrap().is_running, "it waits again");
+    assert!(
+        !two.get_with_state(&access, id, u64::MAX).await.unwrap().read().unwrap().1.unwrap().is_running,
+        "it waits again"
+    );
     two.delete(&access, id).await.unwrap();
     let report = second.verify().unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);

@@ -71,7 +71,8 @@ impl Metered {
     async fn report(&self, start: i64, end: i64, width: Width) -> Result<Report, outpost::error::Error> {
         let (start, end) = (Some(Timestamp::from_millis(start)), Some(Timestamp::from_millis(end)));
         let query = ReportQuery { start, end, width: Some(width), group_by: Vec::new() };
-        self.usage.report(&self.fixture.admin, self.fixture.first.project.id, query).await
+        let report = self.usage.report(&self.fixture.admin, self.fixture.first.project.id, query, u64::MAX).await;
+        report.map(|report| report.read().unwrap())
     }
 
     /// Checks that the report matches the list.
@@ -179,14 +180,16 @@ async fn audio_is_split_by_the_endpoint() {
         recorder.close(outcome).await.unwrap();
     }
     let usage = Usage::new(fixture.store.clone(), clock_rng);
-    let report = |group_by| {
-        usage.report(&fixture.admin, fixture.first.project.id, ReportQuery { group_by, ..ReportQuery::default() })
+    let report = async |group_by| {
+        let query = ReportQuery { group_by, ..ReportQuery::default() };
+        let report = usage.report(&fixture.admin, fixture.first.project.id, query, u64::MAX).await.unwrap();
+        report.read().unwrap()
     };
     let expected = AudioMillis { input: 1501, output: 250 };
-    let plain = report(Vec::new()).await.unwrap();
+    let plain = report(Vec::new()).await;
     assert_eq!((plain.totals.audio, plain.totals.amounts.audio_millis), (expected, 1751));
     assert_eq!(plain.buckets.iter().map(|bucket| bucket.results[0].1.audio.input).sum::<u64>(), 1501);
-    let grouped = report(vec![Dimension::Endpoint]).await.unwrap();
+    let grouped = report(vec![Dimension::Endpoint]).await;
     let by_endpoint: Vec<_> =
         grouped.groups.iter().map(|(group, sums)| (group.endpoint.as_deref().unwrap(), sums.audio)).collect();
     let audio = |input, output| AudioMillis { input, output };

@@ -12,9 +12,11 @@ use crate::http::idempotent_body::IdempotentJson;
 use crate::http::page_params::{Paging, ProjectPaging};
 use crate::http::resource_ids::parse_project_id;
 use crate::http::response::{ApiResult, Deleted, Head, Item, List, Mount, Time};
+use crate::http::response_budget::BUILT_FROM_TEXT;
 use crate::http::{Api, authentication::Caller};
 use crate::ids::AgentId;
 use crate::service::agents::{Agent, AgentPatch, Memory, NewAgent, VersionId};
+use crate::service::pagination::PageRequest;
 use crate::service::patch::Patch;
 
 pub fn routes(config: &mut ServiceConfig) {
@@ -171,7 +173,8 @@ async fn create(sent: IdempotentJson<CreateAgent>, api: web::Data<Api>) -> ApiRe
 #[get("/agents")]
 async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Data<Api>) -> ApiResult {
     let (project, page) = params.0.into_parts()?;
-    let page = api.services.agents.list(&caller.access, project, page).await?;
+    let read = |limit| api.services.agents.list(&caller.access, project, page.clone(), limit);
+    let page = caller.room.read(BUILT_FROM_TEXT, read).await?;
     let data = page.items.into_iter().map(|agent| item(agent, caller.mount)).collect();
     caller.list(api.list_id(), List::new(data, page.next_cursor))
 }
@@ -181,7 +184,8 @@ async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Data<A
     responses((status = 200, body = AgentBody)))]
 #[get("/agents/{agent_id}")]
 async fn get(caller: Caller, id: ApiPath<AgentId>, params: ApiParams<GetAgent>, api: web::Data<Api>) -> ApiResult {
-    let agent = api.services.agents.get(&caller.access, id.0, params.0.version).await?;
+    let read = |limit| api.services.agents.get(&caller.access, id.0, params.0.version, limit);
+    let agent = caller.room.read(BUILT_FROM_TEXT, read).await?;
     reply(&caller, agent)
 }
 
@@ -190,7 +194,9 @@ async fn get(caller: Caller, id: ApiPath<AgentId>, params: ApiParams<GetAgent>, 
     responses((status = 200, body = [AgentBody])))]
 #[get("/agents/{agent_id}/versions")]
 async fn versions(caller: Caller, id: ApiPath<AgentId>, paging: ApiParams<Paging>, api: web::Data<Api>) -> ApiResult {
-    let page = api.services.agents.versions(&caller.access, id.0, paging.0.into()).await?;
+    let paging = PageRequest::from(paging.0);
+    let read = |limit| api.services.agents.versions(&caller.access, id.0, paging.clone(), limit);
+    let page = caller.room.read(BUILT_FROM_TEXT, read).await?;
     let item = |agent: Agent| {
         let id = VersionId { agent: agent.id, version: agent.version };
         caller.mount.item(Head { id, object: "agent.version", state: None }, body(agent, caller.mount))

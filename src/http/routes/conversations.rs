@@ -18,6 +18,7 @@ use crate::http::header_list::with_lists;
 use crate::http::idempotent_body::IdempotentJson;
 use crate::http::resource_ids::parse_project_id;
 use crate::http::response::{ApiResult, Deleted, Head, List, Mount, Time};
+use crate::http::response_budget::BUILT_FROM_TEXT;
 use crate::http::{Api, authentication::Caller};
 use crate::ids::ConversationId;
 use crate::service::conversations::{Conversation, ConversationSummary, NewConversation, Replacement};
@@ -184,7 +185,8 @@ async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web::Da
     let ListConversations { project_id, search, limit, cursor, after } = params.0;
     let project = project_id.as_deref().map(parse_project_id).transpose()?;
     let page = PageRequest { limit, cursor, after };
-    let page = api.services.conversations.list(&caller.access, project, search.as_deref(), page).await?;
+    let read = |limit| api.services.conversations.list(&caller.access, project, search.as_deref(), page.clone(), limit);
+    let page = caller.room.read(BUILT_FROM_TEXT, read).await?;
     let item = |ConversationSummary { conversation, preview }: ConversationSummary| {
         let head = head(&conversation);
         caller.mount.item(head, ListedBody { conversation: body(conversation, caller.mount), preview })
@@ -197,7 +199,8 @@ async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web::Da
     responses((status = 200, body = TranscriptBody)))]
 #[get("/conversations/{conversation_id}")]
 async fn get(caller: Caller, id: ApiPath<ConversationId>, api: web::Data<Api>) -> ApiResult {
-    let transcript = api.services.conversations.get(&caller.access, id.0).await?;
+    let read = |limit| api.services.conversations.get(&caller.access, id.0, limit);
+    let transcript = caller.room.read(BUILT_FROM_TEXT, read).await?;
     let (head, version) = (head(&transcript.conversation), transcript.conversation.version);
     let conversation = body(transcript.conversation, caller.mount);
     let body = TranscriptBody { conversation, messages: message_schema::from_json(transcript.messages) };

@@ -23,6 +23,7 @@ use crate::service::files::{Content, File, NewFile, Purpose};
 use crate::service::pagination::PageRequest;
 use crate::service::upload::{self, CompletedUpload, MAX_FILE_BYTES};
 use crate::spelling;
+use crate::storage::content_chunks::CHUNK_BYTES;
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(create).service(list).service(get).service(content).service(delete);
@@ -210,6 +211,7 @@ async fn get(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
 #[get("/files/{file_id}/content")]
 async fn content(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
     let content = api.services.files.content(&caller.access, id.0).await?;
+    caller.room.reserve_for_stream(content.bytes.min(CHUNK_BYTES as u64)).await?;
     let bytes = content.bytes;
     let chunks = stream::try_unfold(content, |mut content: Content| async move {
         let chunk = content.next().await?;

@@ -6,6 +6,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::disk_space::{DiskLevel, DiskReserve};
+use crate::http::response_budget::ResponseBudget;
 use crate::http::{Api, authentication, response::ApiResult};
 use crate::storage::Store;
 
@@ -25,9 +26,11 @@ pub async fn metrics(request: HttpRequest, api: web::Data<Api>) -> ApiResult {
     if !api.open_metrics {
         authentication::authenticate_request(&api, &request).await?.require_admin()?;
     }
-    let parts = [Some(api.models.metrics()), api.pulls.metrics(), cluster_metrics(&api.store), disk_metrics(&api.disk)];
+    let responses = response_metrics(&api.response_budget);
+    let own = [Some(api.models.metrics()), api.pulls.metrics(), cluster_metrics(&api.store)];
+    let parts = own.into_iter().chain([disk_metrics(&api.disk), Some(responses)]).flatten();
     // The end of the text is marked once.
-    let mut text: String = parts.iter().flatten().map(|part| part.trim_end_matches(END)).collect();
+    let mut text: String = parts.map(|part| part.trim_end_matches(END).to_owned()).collect();
     text.push_str(END);
     Ok(HttpResponse::Ok().content_type(OPEN_METRICS).body(text))
 }
@@ -64,6 +67,17 @@ fn disk_metrics(disk: &DiskReserve) -> Option<String> {
             ("level", "What is refused: 0 nothing, 1 uploads, pulls and generated images, 2 all content", refused),
         ],
     ))
+}
+
+fn response_metrics(budget: &ResponseBudget) -> String {
+    let (held, total) = budget.usage();
+    gauges(
+        "outpost_unsent_responses",
+        &[
+            ("bytes", "Memory for large responses that are built and not yet sent", signed(held)),
+            ("budget_bytes", "The most memory for such responses", signed(total)),
+        ],
+    )
 }
 
 /// Gauges with name, help and value, as OpenMetrics text.

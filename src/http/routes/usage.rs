@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::http::content_negotiation::preferred;
 use crate::http::extractors::{ApiParams, ApiPath};
 use crate::http::response::{ApiResult, Mount, Time};
+use crate::http::response_budget::BUILT_FROM_TEXT;
 use crate::http::{Api, authentication::Caller};
 use crate::ids::{ProjectId, UsageId};
 use crate::service::usage::{Bucket, Dimension, Group, Outcome, Report, ReportQuery, ReportedSums, Width, seconds};
@@ -283,7 +284,8 @@ async fn get(
     let by = group_by.as_deref().map(Dimension::parse_list).transpose()?.unwrap_or_default();
     let query =
         ReportQuery { start: start_time, end: end_time, width: width(bucket_width.as_deref())?, group_by: by.clone() };
-    let report = api.services.usage.report(&caller.access, id.0, query).await?;
+    let read = |limit| api.services.usage.report(&caller.access, id.0, query.clone(), limit);
+    let report = caller.room.read(BUILT_FROM_TEXT, read).await?;
     if preferred(&request, &["application/json", "text/csv"]) == "text/csv" {
         return csv(report);
     }

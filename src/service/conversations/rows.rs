@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::ids::ConversationId;
 use crate::service::access::Access;
 use crate::service::authorize;
+use crate::service::limited_read::LimitedRead;
 use crate::service::message_validation::{self, UnknownFields};
 use crate::service::precondition::Precondition;
 use crate::storage::WriteTx;
@@ -22,22 +23,34 @@ pub struct Appended {
 }
 
 impl Conversations {
-    /// The transcript, in order: the row and JSON of each message.
-    pub async fn rows(&self, access: &Access, id: ConversationId) -> Result<Vec<Row>> {
+    /// The transcript, in order: the row and JSON of each message. They may have `limit` bytes.
+    pub async fn rows(&self, access: &Access, id: ConversationId, limit: u64) -> Result<LimitedRead<Vec<Row>>> {
         let access = access.clone();
         let read = self.store.read(move |tx| {
             let record = find(tx, &access, id)?;
-            stored::rows(tx, id, &record)
+            if record.bytes > limit {
+                return Ok(LimitedRead::TooLarge { bytes: record.bytes });
+            }
+            stored::rows(tx, id, &record).map(LimitedRead::Read)
         });
         read.await
     }
 
-    /// The JSON of the message in a row, if there is one.
-    pub async fn message(&self, access: &Access, id: ConversationId, row: u32) -> Result<Option<String>> {
+    /// The JSON of the message in a row, if there is one. The conversation may have `limit` bytes.
+    pub async fn message(
+        &self,
+        access: &Access,
+        id: ConversationId,
+        row: u32,
+        limit: u64,
+    ) -> Result<LimitedRead<Option<String>>> {
         let access = access.clone();
         let read = self.store.read(move |tx| {
-            find(tx, &access, id)?;
-            stored::message(tx, id, row)
+            let record = find(tx, &access, id)?;
+            if record.bytes > limit {
+                return Ok(LimitedRead::TooLarge { bytes: record.bytes });
+            }
+            stored::message(tx, id, row).map(LimitedRead::Read)
         });
         read.await
     }

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::ids::{ConversationId, ProjectId};
 use crate::service::access::Access;
 use crate::service::authorize;
+use crate::service::limited_read::{LimitedRead, PAGE_BYTES, needs_page};
 use crate::service::pagination::{Listing, Page, PageRequest, Window};
 use crate::storage::{Reader, project_resources};
 
@@ -17,6 +18,8 @@ const MAX_SEARCH_BYTES: u64 = 32 << 20;
 const MAX_PREVIEW_BYTES: usize = 8 << 20;
 /// Max characters of a search text.
 const MAX_SEARCH_CHARS: usize = 200;
+/// Conversations of these bytes are read without room for them.
+const SMALL_PAGE_BYTES: u64 = 256 << 10;
 /// Characters of a preview.
 const PREVIEW_CHARS: usize = 120;
 /// Leading rows in which the first user message is looked for.
@@ -35,14 +38,15 @@ pub struct ConversationSummary {
 
 impl Conversations {
     /// A page of a project's conversations, newest first; with `search`, of those that contain this text. Default
-    /// project: that of the key.
+    /// project: that of the key. `limit`: the bytes that a conversation may have whose messages are read.
     pub async fn list(
         &self,
         access: &Access,
         project: Option<ProjectId>,
         search: Option<&str>,
         request: PageRequest,
-    ) -> Result<Page<ConversationSummary>> {
+        limit: u64,
+    ) -> Result<LimitedRead<Page<ConversationSummary>>> {
         let project = project.unwrap_or_else(|| access.project());
         let listing = Listing { name: "conversations", owner: Some(project.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, ConversationId::to_bytes)?;
@@ -50,11 +54,13 @@ impl Conversations {
         let access = access.clone();
         let read = self.store.read(move |tx| {
             authorize::named_project(tx, &access, project)?;
-            search_page(tx, project, search.as_ref(), window)
+            search_page(tx, project, search.as_ref(), window, limit.max(SMALL_PAGE_BYTES))
         });
-        let SearchResult { found, next } = read.await?;
+        let Some(SearchResult { found, next }) = read.await? else {
+            return Ok(LimitedRead::TooLarge { bytes: PAGE_BYTES });
+        };
         let next_cursor = next.map(|position| listing.cursor(self.store.pepper(), position));
-        Ok(Page { items: found, has_more: next_cursor.is_some(), next_cursor })
+        Ok(LimitedRead::Read(Page { items: found, has_more: next_cursor.is_some(), next_cursor }))
     }
 }
 
@@ -112,15 +118,25 @@ struct SearchResult {
     next: Option<[u8; 16]>,
 }
 
-/// Up to `window.limit` conversations; fewer, with a `next`, if the read limit is reached.
-fn search_page(tx: &impl Reader, project: ProjectId, search: Option<&Search>, window: Window) -> Result<SearchResult> {
+/// Up to `window.limit` conversations; fewer, with a `next`, if the read limit is reached. `None` if one whose messages are
+/// read is too large for `limit`. With [`PAGE_BYTES`], none is.
+fn search_page(
+    tx: &impl Reader,
+    project: ProjectId,
+    search: Option<&Search>,
+    window: Window,
+    limit: u64,
+) -> Result<Option<SearchResult>> {
     let (mut found, mut read, mut before, mut budget) = (Vec::new(), 0, window.before, MAX_PREVIEW_BYTES);
     loop {
         let rows = project_resources::newest::<ConversationRecord>(tx, project, before, window.rows())?;
         let last = rows.len() < window.rows();
         for (bytes, record) in rows {
             if found.len() == window.limit || read > MAX_SEARCH_BYTES {
-                return Ok(SearchResult { found, next: before });
+                return Ok(Some(SearchResult { found, next: before }));
+            }
+            if needs_page(record.bytes, limit) {
+                return Ok(None);
             }
             before = Some(bytes);
             let id = ConversationId::from_bytes(bytes);
@@ -134,7 +150,7 @@ fn search_page(tx: &impl Reader, project: ProjectId, search: Option<&Search>, wi
             found.push(ConversationSummary { conversation: Conversation::new(id, record), preview });
         }
         if last {
-            return Ok(SearchResult { found, next: None });
+            return Ok(Some(SearchResult { found, next: None }));
         }
     }
 }

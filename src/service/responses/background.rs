@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::ids::{ProjectId, ResponseId};
 use crate::service::access::{Access, Scope};
 use crate::service::audit::AuditEntry;
+use crate::service::limited_read::LimitedRead;
 use crate::service::quotas::{self, QuotaKind, signed};
 use crate::service::usage::{Outcome, UsageEntry, UsageRecorder};
 use crate::service::{authorize, background_work, persistent_write};
@@ -218,11 +219,19 @@ impl Responses {
         read.await
     }
 
-    /// A response, and its state if it has not ended.
-    pub async fn get_with_state(&self, access: &Access, id: ResponseId) -> Result<(StoredResponse, Option<OpenState>)> {
+    /// A response, and its state if it has not ended. It may have `limit` bytes, with the steps of its output.
+    pub async fn get_with_state(
+        &self,
+        access: &Access,
+        id: ResponseId,
+        limit: u64,
+    ) -> Result<LimitedRead<(StoredResponse, Option<OpenState>)>> {
         let (access, cluster) = (access.clone(), self.store.cluster().cloned());
         let read = self.store.read(move |tx| {
-            find(tx, &access, id)?;
+            let record = find(tx, &access, id)?;
+            if record.bytes > limit {
+                return Ok(LimitedRead::TooLarge { bytes: record.bytes });
+            }
             let state = match stored::find_open(tx, id)? {
                 Some(OpenResponseRecord { keeps_steps, .. }) => {
                     let is_running = generations::is_running(tx, id, cluster.as_deref())?;
@@ -230,7 +239,7 @@ impl Responses {
                 }
                 None => None,
             };
-            Ok((StoredResponse::new(id, stored::content(tx, id)?), state))
+            Ok(LimitedRead::Read((StoredResponse::new(id, stored::content(tx, id)?), state)))
         });
         read.await
     }

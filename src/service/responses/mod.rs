@@ -18,6 +18,7 @@ pub use self::background::{BackgroundRequest, EndedResponse, OpenResponse, OpenS
 pub use self::generations::{GenerationParts, GenerationProgress, MAX_PARTS, MAX_STEPS_BYTES};
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
+use super::limited_read::LimitedRead;
 use super::quotas::{self, QuotaKind, signed};
 use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
@@ -209,11 +210,15 @@ impl Responses {
         read.await
     }
 
-    pub async fn get(&self, access: &Access, id: ResponseId) -> Result<StoredResponse> {
+    /// A response, if it has at most `limit` bytes.
+    pub async fn get(&self, access: &Access, id: ResponseId, limit: u64) -> Result<LimitedRead<StoredResponse>> {
         let access = access.clone();
         let read = self.store.read(move |tx| {
-            find(tx, &access, id)?;
-            Ok(StoredResponse::new(id, stored::content(tx, id)?))
+            let record = find(tx, &access, id)?;
+            if record.bytes > limit {
+                return Ok(LimitedRead::TooLarge { bytes: record.bytes });
+            }
+            Ok(LimitedRead::Read(StoredResponse::new(id, stored::content(tx, id)?)))
         });
         read.await
     }

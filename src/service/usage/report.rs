@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 use crate::service::access::Access;
 use crate::service::authorize;
+use crate::service::limited_read::LimitedRead;
 use crate::storage::usage::{self, Width};
 use crate::storage::{ReadTx, Store, quota_usage};
 
@@ -20,6 +21,10 @@ use crate::storage::{ReadTx, Store, quota_usage};
 const MAX_BUCKETS: i64 = 1_500;
 /// Max results of a report.
 const MAX_RESULTS: usize = 100_000;
+/// Bytes of a result in memory, and about as many as JSON.
+const RESULT_BYTES: u64 = 768;
+/// How much more a report may have if it was too large.
+const GROWTH: u64 = 16;
 const THIRTY_DAYS: Duration = Duration::from_secs(30 * 86_400);
 
 /// A dimension to group results by.
@@ -168,13 +173,20 @@ impl Usage {
         Self { store, clock_rng }
     }
 
-    /// The usage of a project in a window.
-    pub async fn report(&self, access: &Access, project: ProjectId, query: ReportQuery) -> Result<Report> {
+    /// The usage of a project in a window, if it has at most `limit` bytes.
+    pub async fn report(
+        &self,
+        access: &Access,
+        project: ProjectId,
+        query: ReportQuery,
+        limit: u64,
+    ) -> Result<LimitedRead<Report>> {
         let plan = plan(query, self.clock_rng.now())?;
         let access = access.clone();
         let read = self.store.read(move |tx| {
             authorize::project(tx, &access, project)?;
-            report(tx, project, &plan)
+            let found = report(tx, project, &plan, limit / RESULT_BYTES)?;
+            Ok(found.map_or(LimitedRead::TooLarge { bytes: limit.saturating_mul(GROWTH) }, LimitedRead::Read))
         });
         read.await
     }
@@ -200,20 +212,31 @@ fn plan(query: ReportQuery, now: Timestamp) -> Result<CheckedQuery> {
     Ok(CheckedQuery { start, end, width, group_by: query.group_by })
 }
 
-fn report(tx: &ReadTx, project: ProjectId, plan: &CheckedQuery) -> Result<Report> {
+/// `None` if it has more than `limit` results.
+fn report(tx: &ReadTx, project: ProjectId, plan: &CheckedQuery, limit: u64) -> Result<Option<Report>> {
     let CheckedQuery { start, end, width, .. } = *plan;
+    let is_too_large = |results: usize| results as u64 > limit;
+    if is_too_large(slots(plan).count()) {
+        return Ok(None);
+    }
     let mut groups = Groups::new(tx, project, &plan.group_by);
     let mut audio = AudioSplit::new(tx, project);
     let mut estimated = EstimatedSeries::new(tx, project);
     let mut cells: BTreeMap<(i64, usize), ReportedSums> = BTreeMap::new();
     let mut totals = ReportedSums::default();
     window::each(tx, project, (start, end), width.unit, |at, series, sums| {
+        if is_too_large(cells.len()) {
+            return Ok(());
+        }
         let cell = (slot_of(plan, at), groups.of(series)?);
         let sums = ReportedSums::of_series(sums, audio.of(series, sums)?, estimated.contains(series)?);
         cells.entry(cell).or_default().add(&sums);
         totals.add(&sums);
         check_result_count(cells.len())
     })?;
+    if is_too_large(cells.len()) {
+        return Ok(None);
+    }
     let mut by_group: BTreeMap<usize, ReportedSums> = BTreeMap::new();
     cells.iter().for_each(|((_, group), sums)| by_group.entry(*group).or_default().add(sums));
     let name = |group: usize| groups.order.get(group).cloned().unwrap_or_default();
@@ -231,7 +254,7 @@ fn report(tx: &ReadTx, project: ProjectId, plan: &CheckedQuery) -> Result<Report
         Bucket { start, end, results: named(results) }
     });
     let buckets = buckets.collect();
-    Ok(Report {
+    Ok(Some(Report {
         start,
         end,
         width,
@@ -240,7 +263,7 @@ fn report(tx: &ReadTx, project: ProjectId, plan: &CheckedQuery) -> Result<Report
         buckets,
         storage_now: quota_usage::of(tx, project)?.bytes,
         storage_at_end: quota_usage::bytes_before(tx, project, end)?,
-    })
+    }))
 }
 
 fn check_result_count(results: usize) -> Result<()> {

@@ -20,6 +20,7 @@ use crate::http::header_list::with_lists;
 use crate::http::idempotent_body::IdempotentJson;
 use crate::http::resource_ids::parse_id;
 use crate::http::response::{ApiResult, Head, Mount};
+use crate::http::response_budget::BUILT_FROM_VALUES;
 use crate::http::{Api, authentication::Caller};
 use crate::ids::ConversationId;
 use crate::service::conversations::Appended;
@@ -131,6 +132,8 @@ async fn create(
 ) -> ApiResult {
     let IdempotentJson { caller, body: CreateItems { items, version } } = sent;
     let StoredItems { messages, ignored } = from_items::from_field(&items)?;
+    let bytes: usize = messages.iter().map(String::len).sum();
+    caller.room.reserve((bytes as u64).saturating_mul(BUILT_FROM_VALUES)).await?;
     let stored = messages.clone();
     let written = api.services.conversations.append_rows(&caller.access, id.0, stored, if_match.and(version)).await;
     let Appended { conversation, first_row } = written.map_err(in_items)?;
@@ -152,7 +155,8 @@ async fn list(
     params: ApiParams<ListParams>,
     api: web::Data<Api>,
 ) -> ApiResult {
-    let rows = api.services.conversations.rows(&caller.access, id.0).await?;
+    let read = |limit| api.services.conversations.rows(&caller.access, id.0, limit);
+    let rows = caller.room.read(BUILT_FROM_VALUES, read).await?;
     caller.result(api.list_id(), "list", ItemList::page(id.0, rows, params.0)?)
 }
 
@@ -163,7 +167,8 @@ async fn list(
 #[get("/conversations/{conversation_id}/items/{item_id}")]
 async fn get(caller: Caller, path: web::Path<(String, String)>, api: web::Data<Api>) -> ApiResult {
     let id = item_id(&path)?;
-    let message = api.services.conversations.message(&caller.access, id.conversation, id.row).await?;
+    let read = |limit| api.services.conversations.message(&caller.access, id.conversation, id.row, limit);
+    let message = caller.room.read(BUILT_FROM_VALUES, read).await?;
     let item = to_items::item(id, message.as_deref())?;
     match (caller.mount, item) {
         (Mount::Spec, Value::Object(mut fields)) => {

@@ -8,10 +8,13 @@ use serde::Deserialize;
 
 use crate::error::Error;
 use crate::http::Api;
+use crate::http::connections::Connection;
 use crate::http::extractors::{ApiParams, ApiPath};
 use crate::http::response::ApiResult;
+use crate::http::response_budget::{Client, Held};
 use crate::ids::StoredImageId;
 use crate::service::stored_images::{SignedUrl, StoredImage};
+use crate::storage::content_chunks::CHUNK_BYTES;
 
 /// Signature of the URL.
 #[derive(Deserialize, utoipa::IntoParams)]
@@ -29,13 +32,20 @@ pub struct Signed {
     (status = 200, content((String = "image/png"), (String = "image/jpeg"), (String = "image/webp"))),
 ))]
 #[get("/v1/images/files/{image_id}")]
-pub async fn fetch(id: ApiPath<StoredImageId>, signed: ApiParams<Signed>, api: Data<Api>) -> ApiResult {
+pub async fn fetch(
+    request: HttpRequest,
+    id: ApiPath<StoredImageId>,
+    signed: ApiParams<Signed>,
+    api: Data<Api>,
+) -> ApiResult {
     let Signed { expires, signature } = signed.0;
     let image = api.services.stored_images.open(id.0, &expires, &signature).await?;
     let (format, bytes, seconds_left) = (image.format, image.bytes, image.left.as_secs());
-    let chunks = stream::try_unfold(image, |mut image: StoredImage| async move {
+    let client = Client { key: None, connection: Connection::of(&request).map(|connection| connection.number()) };
+    let held = api.response_budget.take(client, bytes.min(CHUNK_BYTES as u64)).await?;
+    let chunks = stream::try_unfold((image, held), |(mut image, held): (StoredImage, Held)| async move {
         let chunk = image.next().await?;
-        Ok::<_, Error>(chunk.map(|chunk| (Bytes::from(chunk), image)))
+        Ok::<_, Error>(chunk.map(|chunk| (Bytes::from(chunk), (image, held))))
     });
     let chunks = chunks.inspect_err(|error| tracing::warn!(%error, "sending a stored image failed"));
     Ok(HttpResponse::Ok()

@@ -23,6 +23,7 @@ use crate::http::authentication::Caller;
 use crate::http::extractors;
 use crate::http::header_list::with_lists;
 use crate::http::response::{ApiResult, Mount};
+use crate::http::response_budget::Room;
 use crate::ids::ResponseId;
 use crate::service::responses::{BackgroundRequest, ChainLink, EndedResponse, StartedResponse, StoredResponse};
 use crate::service::usage::{Outcome, UsageRecorder};
@@ -131,7 +132,7 @@ impl ResponseRunner for BackgroundResponseRunner {
 async fn generate(api: &Api, started: StartedResponse, recorder: Arc<UsageRecorder>) -> Result<EndedResponse> {
     let StartedResponse { stored, created_at, request, access } = started;
     let live = api.live_responses.keep(stored.id);
-    let caller = Caller { access, mount: Mount::OpenAi, recorder };
+    let caller = Caller { access, mount: Mount::OpenAi, recorder, room: Room::unlimited() };
     if request.keeps_steps {
         // Streams follow it.
         caller.recorder.defer();

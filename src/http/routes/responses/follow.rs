@@ -16,6 +16,7 @@ use super::shared_steps;
 use super::stream::EventEncoder;
 use crate::error::{Code, Error, Result};
 use crate::http::error::responses_in_stream;
+use crate::http::response_budget::Room;
 use crate::http::{Api, sse};
 use crate::service::access::Access;
 use crate::service::responses::StoredResponse;
@@ -136,7 +137,8 @@ impl Follower {
         if end == LiveEnd::Interrupted {
             return Err(interrupted());
         }
-        let stored = self.api.services.responses.get(&self.access, self.stored.id).await?;
+        let read = |limit| self.api.services.responses.get(&self.access, self.stored.id, limit);
+        let stored = Room::unlimited().read(1, read).await?;
         if end == LiveEnd::Closed && self.was_generated_again().await? {
             return Err(interrupted());
         }

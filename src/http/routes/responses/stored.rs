@@ -15,6 +15,7 @@ use super::response::ResponseBody;
 use crate::error::Error;
 use crate::http::extractors::{ApiParams, ApiPath, lenient};
 use crate::http::response::ApiResult;
+use crate::http::response_budget::{BUILT_FROM_TEXT, BUILT_FROM_VALUES};
 use crate::http::{Api, authentication::Caller};
 use crate::ids::ResponseId;
 use crate::service::json_fields::invalid_field;
@@ -59,7 +60,8 @@ async fn get(caller: Caller, id: ApiPath<ResponseId>, params: ApiParams<GetParam
         return invalid_field("starting_after", "needs stream=true");
     }
     let is_running = api.live_responses.is_running(id.0);
-    let (StoredResponse { response, .. }, open) = api.services.responses.get_with_state(&caller.access, id.0).await?;
+    let read = |limit| api.services.responses.get_with_state(&caller.access, id.0, limit);
+    let (StoredResponse { response, .. }, open) = caller.room.read(BUILT_FROM_TEXT, read).await?;
     // It is stored as queued until it ends.
     Ok(json_body(match open {
         Some(open) if is_running || open.is_running => with_status(&response, "in_progress")?,
@@ -70,7 +72,8 @@ async fn get(caller: Caller, id: ApiPath<ResponseId>, params: ApiParams<GetParam
 async fn stream_again(caller: &Caller, id: ResponseId, after: Option<u64>, api: &web::Data<Api>) -> ApiResult {
     let responses = &api.services.responses;
     let live = api.live_responses.get_or_create(id);
-    let (stored, open) = responses.get_with_state(&caller.access, id).await?;
+    let read = |limit| responses.get_with_state(&caller.access, id, limit);
+    let (stored, open) = caller.room.read(BUILT_FROM_VALUES, read).await?;
     let steps = match open {
         None => responses.steps(&caller.access, id).await?,
         Some(_) => None,
@@ -106,7 +109,8 @@ async fn list_input_items(
     params: ApiParams<ListParams>,
     api: web::Data<Api>,
 ) -> ApiResult {
-    let stored = api.services.responses.get(&caller.access, id.0).await?;
+    let read = |limit| api.services.responses.get(&caller.access, id.0, limit);
+    let stored = caller.room.read(BUILT_FROM_VALUES, read).await?;
     Ok(HttpResponse::Ok().json(input_items::page(&stored, params.0)?))
 }
 
