@@ -218,7 +218,7 @@ fn a_client_that_leaves_after_any_event_of_audio_pays_for_what_it_has_received()
     let server = server();
     let text = "Basha ba sha abba bab ba sha, abba. Ba sha abba basha bab abba sha ba, abba ba? Sha bab.";
     let speaking = json!({
-        "model": KOKORO, "input": text.repeat(2), "voice": "af_heart", "response_format": "pcm", "stream_format": "sse",
+        "model": KOKORO, "input": text.repeat(3), "voice": "af_heart", "response_format": "pcm", "stream_format": "sse",
     });
     let silence = vec![0; 8_000 * 2 * 40];
     let fields = [("model", WHISPER), ("stream", "true"), ("response_format", "verbose_json"), ("language", "en")];
@@ -233,7 +233,7 @@ fn a_client_that_leaves_after_any_event_of_audio_pays_for_what_it_has_received()
 
 /// A WAV file of speech before and after these samples.
 fn speech_around(samples: &[u8]) -> Vec<u8> {
-    let file = speech(3);
+    let file = speech(8);
     let (head, spoken) = file.split_at(44);
     let data = [spoken, samples, spoken].concat();
     let mut head = head.to_vec();
