@@ -135,6 +135,15 @@ fn a_server_with_a_stopped_process_stops_in_time() {
 }
 
 #[test]
+fn an_idle_process_that_is_stopped_ends_with_its_server() {
+    let folder = folder(&TinyModel::default());
+    let (mut serving, id) = with_stopped_sandbox(folder.path(), &[]);
+    serving.signal("TERM");
+    assert_eq!(serving.wait(Duration::from_secs(10)), Some(0));
+    until(|| "the process ends", || !is_alive(id));
+}
+
+#[test]
 fn only_loaded_models_have_a_sandbox_process() {
     let folder = folder(&TinyModel::default());
     let serving = ServerProcess::start(folder.path(), &[]);

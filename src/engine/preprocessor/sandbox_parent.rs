@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use super::sandbox_protocol::{self, MAX_CONCURRENT, lock};
 use super::spec::Spec;
-use super::stop_flag::StopFlag;
+use super::stop_flag::{Kill, StopFlag};
 use crate::engine::error::PreprocessError;
 use crate::engine::tokenizer::TokenizeLimits;
 
@@ -30,7 +30,7 @@ const BASE_TIMEOUT: Duration = Duration::from_secs(10);
 const BYTES_PER_SECOND: u64 = 2 << 20;
 /// The subcommand of `outpost` that runs as the sandbox process.
 pub const SUBCOMMAND: &str = "sandbox";
-/// How often a waiting request checks whether it is cancelled or the server stops.
+/// How often a waiting request checks whether it is cancelled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The response, or the reason for the failure.
@@ -216,6 +216,11 @@ impl Process {
         let spawned = thread_named("sandbox", move || reader.listen(output))
             .and_then(|()| thread_named("sandbox-input", move || write_frames(input, &queue, &writer)));
         spawned.inspect_err(|_| process.kill())?;
+        let started: Weak<dyn Kill> = Arc::<Self>::downgrade(&process);
+        process.stop.add(started);
+        if process.stop.is_set() {
+            process.kill();
+        }
         Ok(process)
     }
 
@@ -271,10 +276,6 @@ impl Process {
                 self.kill();
                 return Err(self.timed_out(id, timeout));
             }
-            if self.stop.is_set() {
-                self.kill();
-                return Err(PreprocessError::Crashed);
-            }
             // Keep waiting after a cancellation, so that a process that ignores it is still killed at the timeout.
             if limits.is_cancelled() && !cancelled {
                 cancelled = true;
@@ -317,6 +318,12 @@ impl Process {
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
             tracing::warn!(files = self.files, unanswered, status, "a sandbox process ended with unanswered requests");
         }
+    }
+}
+
+impl Kill for Process {
+    fn kill(&self) {
+        Self::kill(self);
     }
 }
 
