@@ -7,8 +7,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use tokenizers::{
-    AddedToken, PaddingDirection, PaddingParams, PaddingStrategy, Tokenizer, TruncationDirection, TruncationParams,
-    TruncationStrategy,
+    AddedToken, PaddingDirection, PaddingParams, PaddingStrategy, PostProcessor as _, Tokenizer, TruncationDirection,
+    TruncationParams, TruncationStrategy,
 };
 
 use crate::engine::preprocessor::tokenizer_info::PromptTokenizerSpec;
@@ -47,6 +47,12 @@ impl PromptTokenizer {
         let longest =
             config.get("model_max_length").and_then(Value::as_u64).and_then(|length| usize::try_from(length).ok());
         let length = longest.filter(|length| (1..=positions).contains(length)).unwrap_or(positions);
+        let special = tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(false));
+        if length < special {
+            return Err(unusable(format!(
+                "it adds {special} special tokens, but the text encoder has {length} positions"
+            )));
+        }
         let truncation = TruncationParams {
             max_length: length,
             strategy: TruncationStrategy::LongestFirst,
