@@ -332,7 +332,7 @@ mod tests {
         assert!(take(&budget, client(2, 2, 2), MIB).is_some());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_request_waits_for_room_and_gets_503_if_there_is_none_in_time() {
         let budget = budget();
         let mut held = fill(&budget, 1, 1);
@@ -351,7 +351,7 @@ mod tests {
         assert!(is_empty(&budget));
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_client_that_has_used_up_its_share_does_not_hold_up_others() {
         let budget = budget();
         let held = fill(&budget, 1, 1);
@@ -363,7 +363,7 @@ mod tests {
         assert!(own.await.is_ok());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_large_response_is_not_overtaken_without_end_by_small_ones() {
         let budget = budget();
         let mut held: Vec<Held> = (1..6).flat_map(|project| fill(&budget, project, project)).collect();
@@ -379,7 +379,7 @@ mod tests {
         assert!(small.await.is_ok());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_request_that_is_dropped_while_it_waits_leaves_nothing() {
         let budget = budget();
         let held = fill(&budget, 1, 1);
