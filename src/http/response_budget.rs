@@ -298,7 +298,8 @@ mod tests {
 
     /// Takes parts of 4 MiB, each for the next connection, until one does not fit.
     fn fill(budget: &Arc<ResponseBudget>, project: u8, key: u8) -> Vec<Held> {
-        (0..).map_while(|at| take(budget, client(project, key, at), 4 * MIB)).collect()
+        let first = 1000 * u64::from(project) + 100 * u64::from(key);
+        (first..).map_while(|number| take(budget, client(project, key, number), 4 * MIB)).collect()
     }
 
     fn is_empty(budget: &ResponseBudget) -> bool {
