@@ -374,7 +374,8 @@ mod tests {
         let mut small = Box::pin(budget.take(client(8, 8, 80), MIB));
         assert!(small.as_mut().now_or_never().is_none(), "it came later");
         held.truncate(held.len() - 3);
-        assert!(large.as_mut().now_or_never().is_some());
+        let granted = large.as_mut().now_or_never();
+        assert!(granted.is_some());
         assert!(small.as_mut().now_or_never().is_none());
         held.pop();
         assert!(small.await.is_ok());
