@@ -65,8 +65,8 @@ async fn a_response_expires_after_its_retention() {
     assert_eq!(service.sweep().await.unwrap(), 0);
     fixture.clock.pass(RETENTION - DAY / 2);
     assert_eq!(service.sweep().await.unwrap(), 1);
-    assert_eq!(service.get(&access, early).await.unwrap_err().code(), Code::NotFound);
-    service.get(&access, late).await.unwrap();
+    assert_eq!(service.get(&access, early, u64::MAX).await.unwrap_err().code(), Code::NotFound);
+    service.get(&access, late, u64::MAX).await.unwrap();
     fixture.clock.pass(DAY);
     assert_eq!(service.sweep().await.unwrap(), 1);
     let held = fixture.store.read(move |tx| quota_usage::of(tx, project)).await.unwrap();
