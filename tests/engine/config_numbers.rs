@@ -111,7 +111,8 @@ async fn transcribe(engine: &Engine) -> Result<(), String> {
         tenant: 1,
     };
     let (windows, mut events) = engine.transcribe(&model, &request).map_err(|error| error.to_string())?;
-    assert!(windows.send(SpeechWindow { start: 0, samples: vec![0.1; 1600], speech: vec![0..1600] }));
+    let speech = std::iter::once(0..1600).collect();
+    assert!(windows.send(SpeechWindow { start: 0, samples: vec![0.1; 1600], speech }));
     drop(windows);
     while let Some(event) = events.next().await {
         event.map_err(|error| error.to_string())?;
