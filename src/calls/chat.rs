@@ -14,6 +14,7 @@ use super::sampling_request::SamplingRequest;
 use super::upstream::chat_chunk::ChatChunks;
 use super::upstream::chat_request::ChatRequest;
 use super::upstream::request_fields::TextParameters;
+use super::upstream::response_limits::TextLimits;
 use super::upstream_prompt::{self, UpstreamPromptMessages};
 use crate::clock_rng::Timestamp;
 use crate::engine::{
@@ -222,12 +223,14 @@ impl Chat {
         let prompt = UpstreamPromptMessages::new(model, &parts, may_drop, tools_bytes, requested);
         let max_tokens = upstream_prompt::completion_limit(model, call.max_tokens, prompt.tokens, dialect)?;
         let default_limit = upstream_prompt::default_limit(model, default_max_tokens, prompt.tokens);
+        let limit = max_tokens.or(default_limit);
+        let limits = TextLimits::new(model, limit, call.choices, call.logprobs);
         let stop = call.stop.unwrap_or_default();
         let text = TextParameters {
             sampling: &call.sampling,
             seed: call.seed,
             stop: &stop,
-            max_tokens: max_tokens.or(default_limit),
+            max_tokens: limit,
             choices: call.choices,
         };
         let request = ChatRequest {
@@ -242,9 +245,9 @@ impl Chat {
             dialect,
         };
         let fields = request.fields(model)?;
-        let reader = ChatChunks::new(call.choices, stop.clone());
+        let reader = ChatChunks::new(call.choices, stop.clone(), call.logprobs.is_some());
         let (operation, truncated, prompt_tokens) = ("chat/completions", prompt.truncated, prompt.tokens);
-        let prompt = UpstreamPrompt { operation, fields, reader, choices: call.choices, prompt_tokens };
+        let prompt = UpstreamPrompt { operation, fields, reader, choices: call.choices, prompt_tokens, limits };
         let generation = self.generation.submit_upstream(model, prompt, recorder).await?;
         Ok(RunningChat {
             id: CompletionId::generate(&**clock_rng),

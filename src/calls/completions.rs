@@ -11,6 +11,7 @@ use super::text_input::{TextInput, check_ids};
 use super::upstream::completion_chunk::CompletionChunks;
 use super::upstream::completion_request::CompletionRequest;
 use super::upstream::request_fields::TextParameters;
+use super::upstream::response_limits::TextLimits;
 use crate::clock_rng::Timestamp;
 use crate::engine::{
     Engine, GenerationDefaults, GenerationRequest, Prompt, SpecialTokenOptions, TextDelta, TextModel, TokenizeLimits,
@@ -189,8 +190,9 @@ impl Completions {
         };
         let (fields, prompt_tokens) = (request.fields(model)?, request.tokens());
         let choices = call.choices.saturating_mul(u32::try_from(call.prompts.len()).unwrap_or(u32::MAX));
-        let reader = CompletionChunks::new(choices, stop);
-        let prompt = UpstreamPrompt { operation: "completions", fields, reader, choices, prompt_tokens };
+        let reader = CompletionChunks::new(choices, stop, call.logprobs.is_some());
+        let limits = TextLimits::new(model, max_tokens, choices, call.logprobs);
+        let prompt = UpstreamPrompt { operation: "completions", fields, reader, choices, prompt_tokens, limits };
         let echo = |input: TextInput| match input {
             TextInput::Text(text) if call.echo => Some(Arc::from(text)),
             TextInput::Text(_) | TextInput::Tokens(_) => None,

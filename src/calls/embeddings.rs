@@ -10,7 +10,9 @@ use super::text_input::TextInput;
 use super::upstream::embeddings::{self as remote, EmbeddingRequest};
 use super::upstream::models::UpstreamModels;
 use super::upstream::request_fields::json_call;
+use super::upstream::response_limits;
 use super::upstream::token_estimate;
+use super::upstream::told_usage::is_possible_input;
 use crate::clock_rng::ClockRng;
 use crate::engine::{
     EncoderModel, Engine, InputType, Matryoshka, ModelKind, TokenizeLimits, Tokenized, truncate_dimensions,
@@ -19,7 +21,7 @@ use crate::error::{Code, Error, Result};
 use crate::ids::EmbeddingId;
 use crate::service::access::Access;
 use crate::service::usage::UsageRecorder;
-use crate::upstream::{Kind, UpstreamModel};
+use crate::upstream::{Kind, Response, UpstreamModel};
 
 /// Runs embeddings and reranking.
 pub struct Embeddings {
@@ -98,19 +100,29 @@ impl Embeddings {
         recorder.set_model(&model.id);
         let EmbeddingCall { inputs, dimensions, input_type, truncate, .. } = call;
         let request = EmbeddingRequest { inputs: &inputs, dimensions, input_type, truncate };
-        let (sent, count) = (json_call(model, "embeddings", request.fields(model)?), inputs.len());
+        let (fields, count) = (request.fields(model)?, inputs.len());
+        let sent = json_call(model, "embeddings", fields, response_limits::vectors(model, count, dimensions));
         let bytes = inputs.iter().map(TextInput::bytes).sum();
         recorder.charge_prompt(token_estimate::prompt_tokens(bytes, 0).into()).await?;
         recorder.set_estimated(true);
         let told = self.upstream.whole(sent, move |body| remote::read(body, count)).await;
-        let told = told.inspect_err(|_| recorder.waive())?;
-        let tokens = Self::settle(recorder, told.tokens, bytes);
+        let (told, response) = told.inspect_err(|_| recorder.waive())?;
+        let tokens = Self::settle(recorder, &response, told.tokens, (bytes, count));
         let id = EmbeddingId::generate(&*self.clock_rng);
         Ok(Embedded { id, model: model.id.clone(), vectors: told.vectors, tokens, loading: Duration::ZERO })
     }
 
-    /// Records the tokens that a target has told, or else those estimated for this many bytes. Returns their number.
-    pub(super) fn settle(recorder: &UsageRecorder, told: Option<u32>, bytes: usize) -> u64 {
+    /// Records the tokens that a target has told of texts with this many bytes, or else their estimate. Returns their number.
+    pub(super) fn settle(
+        recorder: &UsageRecorder,
+        response: &Response,
+        told: Option<u32>,
+        (bytes, texts): (usize, usize),
+    ) -> u64 {
+        let (claimed, told) = (told, told.filter(|tokens| is_possible_input(*tokens, bytes, texts)));
+        if told != claimed {
+            response.doubt_usage();
+        }
         let tokens = told.unwrap_or_else(|| token_estimate::prompt_tokens(bytes, 0)).into();
         recorder.set_input(tokens);
         recorder.set_estimated(told.is_none());

@@ -10,8 +10,10 @@ pub(crate) use super::running_generation::{Choice, RunningGeneration, RunningTex
 use super::running_generation::{Deltas, NewGeneration, RunningPrompt};
 use super::upstream::errors::from_failure;
 use super::upstream::models::UpstreamModels;
-use super::upstream::request_fields::{Fields, json_call};
-use super::upstream::text_stream::{ChunkReader, UpstreamDeltas};
+use super::upstream::request_fields::{Fields, json_bytes, json_call};
+use super::upstream::response_limits::TextLimits;
+use super::upstream::text_stream::{ChunkReader, ExpectedText, UpstreamDeltas};
+use super::upstream::told_usage::UsageBounds;
 use crate::clock_rng::ClockRng;
 use crate::engine::{Engine, GenerationRequest, TextModel, TokenizeLimits};
 use crate::error::Result;
@@ -41,6 +43,7 @@ pub(super) struct UpstreamPrompt<R> {
     pub choices: u32,
     /// Tokens of the prompts, estimated.
     pub prompt_tokens: u32,
+    pub limits: TextLimits,
 }
 
 impl TextGeneration {
@@ -148,12 +151,14 @@ impl TextGeneration {
         prompt: UpstreamPrompt<impl ChunkReader>,
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningGeneration> {
-        let UpstreamPrompt { operation, fields, reader, choices, prompt_tokens } = prompt;
+        let UpstreamPrompt { operation, fields, reader, choices, prompt_tokens, limits } = prompt;
         recorder.charge_prompt(prompt_tokens.into()).await?;
         recorder.set_estimated(true);
         let submitted = self.clock_rng.uptime();
-        let call = json_call(model, operation, fields);
-        let started = UpstreamDeltas::start(self.upstream.client(), call, reader, choices).await;
+        let usage = UsageBounds::new(prompt_tokens, json_bytes(&fields), limits);
+        let expected = ExpectedText { choices, max_bytes: limits.bytes, usage };
+        let call = json_call(model, operation, fields, limits.stream_bytes());
+        let started = UpstreamDeltas::start(self.upstream.client(), call, reader, expected).await;
         // A request that never ran is not charged.
         let deltas = started.map_err(|failure| {
             recorder.waive();

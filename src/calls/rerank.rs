@@ -7,6 +7,7 @@ use super::errors::{ModelErrors, from_stopped};
 use super::model_name::authorize_name;
 use super::upstream::request_fields::json_call;
 use super::upstream::rerank::{self as remote, RerankRequest};
+use super::upstream::response_limits;
 use super::upstream::token_estimate;
 use crate::engine::{ModelKind, TokenizeLimits, Tokenized};
 use crate::error::{Error, Result};
@@ -88,14 +89,14 @@ impl Embeddings {
         recorder.set_model(&model.id);
         let RerankCall { query, documents, top_n, truncate, raw, .. } = call;
         let request = RerankRequest { query: &query, documents: &documents, truncate, raw };
-        let sent = json_call(model, "rerank", request.fields(model)?);
+        let sent = json_call(model, "rerank", request.fields(model)?, response_limits::scores(&documents));
         let (count, needs_sigmoid) = (documents.len(), request.needs_sigmoid(model));
         let bytes = documents.iter().map(|document| query.len() + document.len()).sum();
         recorder.charge_prompt(token_estimate::prompt_tokens(bytes, 0).into()).await?;
         recorder.set_estimated(true);
         let told = self.upstream.whole(sent, move |body| remote::read(body, count, needs_sigmoid)).await;
-        let told = told.inspect_err(|_| recorder.waive())?;
-        let tokens = Self::settle(recorder, told.tokens, bytes);
+        let (told, response) = told.inspect_err(|_| recorder.waive())?;
+        let tokens = Self::settle(recorder, &response, told.tokens, (bytes, count));
         let results = best_first(told.scores.into_iter(), top_n);
         let id = RerankId::generate(&*self.clock_rng);
         Ok(Reranked { id, model: model.id.clone(), results, documents, tokens })

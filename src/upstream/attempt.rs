@@ -9,18 +9,21 @@ use http1::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY
 use http1::{HeaderMap, HeaderValue, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::client::legacy;
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::event_stream::{EventStream, MEDIA_TYPE};
 use super::failure::Failure;
 use super::metrics::Reason;
-use super::payload::{Payload, PayloadBody};
+use super::payload::{PayloadBody, UpstreamCall};
 use super::pool::Permit;
 use super::refusal::Refusal;
 use super::response::{Response, Shared, ShutdownPhase, note_failure};
 
 /// Max bytes of an error response that are read.
 const MAX_ERROR: usize = 64 << 10;
+/// Bytes of a response whose reading may delay the other requests of a thread, so that another thread takes them over.
+const LARGE_BODY: usize = 1 << 20;
 /// How long a target is left alone that has too many requests and does not say for how long.
 const DEFAULT_REST: Duration = Duration::from_secs(1);
 
@@ -40,8 +43,8 @@ pub enum Accept {
 
 /// The beginning of a response.
 pub enum Answer {
-    /// The body has been read and makes sense.
-    Whole,
+    /// Its body has been read and makes sense.
+    Whole(Box<Response>),
     Events(Box<EventStream>),
     Bytes(Box<Response>),
 }
@@ -66,7 +69,9 @@ impl From<Failure> for NoAnswer {
         match failure {
             Failure::ShuttingDown => Self::ShuttingDown,
             Failure::Refused(refusal) => Self::Refused(refusal),
-            Failure::Busy { .. } | Failure::Unavailable { .. } | Failure::Broken => Self::Failed { was_closed: false },
+            Failure::Busy { .. } | Failure::Unavailable { .. } | Failure::Broken | Failure::TooLarge => {
+                Self::Failed { was_closed: false }
+            }
         }
     }
 }
@@ -77,8 +82,7 @@ pub type ReadWhole<'a> = dyn FnMut(&[u8]) -> bool + Send + 'a;
 /// Sends a request to the permit's target. `read` gets a body that is accepted as a whole. `may_forgive`: a connection
 /// that the target has closed need not be its fault.
 pub async fn attempt(
-    operation: &str,
-    payload: Payload,
+    call: &UpstreamCall,
     accept: Accept,
     read: &mut ReadWhole<'_>,
     may_forgive: bool,
@@ -87,7 +91,7 @@ pub async fn attempt(
 ) -> Result<Answer, NoAnswer> {
     let started = shared.clock_rng.uptime();
     let limit = permit.model().timeouts.first_byte;
-    let request = match request(&permit, operation, payload, accept) {
+    let request = match request(&permit, call, accept) {
         Ok(request) => request,
         Err(error) => return Err(failed(shared, &mut permit, Reason::Status, &error.to_string())),
     };
@@ -103,36 +107,39 @@ pub async fn attempt(
     if !head.headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
         return Err(failed(shared, &mut permit, Reason::Malformed, "its response is compressed"));
     }
-    let mut response = Response::new(body, content_type, permit, Arc::clone(shared));
+    let mut response = Response::new(body, content_type, call.max_bytes, permit, Arc::clone(shared));
     let elapsed = || shared.clock_rng.uptime().saturating_sub(started);
-    let answer = match accept {
+    match accept {
         Accept::Whole => {
             let body = response.whole().await?;
-            if !read(&body) {
+            let makes_sense = match body.len() {
+                ..LARGE_BODY => read(&body),
+                _ => tokio::task::block_in_place(|| read(&body)),
+            };
+            if !makes_sense {
                 return Err(response.malformed("its response is not what was asked for").into());
             }
-            Answer::Whole
+            answered(&mut response, shared, elapsed());
+            Ok(Answer::Whole(Box::new(response)))
         }
         Accept::Bytes if TEXTS.contains(&response.content_type()) => {
-            return Err(response.malformed("its response is not a file").into());
+            Err(response.malformed("its response is not a file").into())
         }
         Accept::Bytes => {
             answered(&mut response, shared, elapsed());
-            return Ok(Answer::Bytes(Box::new(response)));
+            Ok(Answer::Bytes(Box::new(response)))
         }
         Accept::Events if response.content_type() != MEDIA_TYPE => {
-            return Err(response.malformed("its response is not an event stream").into());
+            Err(response.malformed("its response is not an event stream").into())
         }
         Accept::Events => {
             let mut events = EventStream::new(response);
             events.begin(limit.saturating_sub(elapsed()).max(Duration::from_millis(1))).await?;
             check_first(&mut events)?;
             answered(events.response(), shared, elapsed());
-            return Ok(Answer::Events(Box::new(events)));
+            Ok(Answer::Events(Box::new(events)))
         }
-    };
-    answered(&mut response, shared, elapsed());
-    Ok(answer)
+    }
 }
 
 /// Notes that the target works, as far as its response has arrived.
@@ -141,19 +148,15 @@ fn answered(response: &mut Response, shared: &Shared, took: Duration) {
     response.permit().answer();
 }
 
-fn request(
-    permit: &Permit,
-    operation: &str,
-    payload: Payload,
-    accept: Accept,
-) -> Result<Request<PayloadBody>, http1::Error> {
+fn request(permit: &Permit, call: &UpstreamCall, accept: Accept) -> Result<Request<PayloadBody>, http1::Error> {
     let target = permit.target();
+    let payload = (call.payload)(&target.model);
     let accepted = match accept {
         Accept::Whole => "application/json",
         Accept::Events => MEDIA_TYPE,
         Accept::Bytes => "*/*",
     };
-    let mut request = Request::post(target.address.url(operation)?)
+    let mut request = Request::post(target.address.url(call.operation)?)
         .header(CONTENT_TYPE, payload.content_type)
         .header(ACCEPT, accepted)
         .header(USER_AGENT, concat!("outpost/", env!("CARGO_PKG_VERSION")));
@@ -216,7 +219,7 @@ async fn refuse(
     match (status, wait) {
         (StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY, _) => {
             permit.succeed();
-            let mut response = Response::new(body, media_type(headers), permit, Arc::clone(shared));
+            let mut response = Response::new(body, media_type(headers), u64::MAX, permit, Arc::clone(shared));
             let text = response.beginning(MAX_ERROR).await;
             let permit = response.permit();
             NoAnswer::Refused(Refusal::parse(status.as_u16(), &text, permit.target(), &permit.model().id))
@@ -244,17 +247,32 @@ fn meaning(status: StatusCode) -> String {
     format!("it answers with the status {}{hint}", status.as_u16())
 }
 
-/// A stream may begin with an error instead of an event.
+/// The fields that tell whether an event is an error. It is read as far as it is needed: a value of any JSON takes many times
+/// the memory of its text.
+#[derive(Deserialize)]
+struct FirstEvent<'a> {
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    object: Option<&'a RawValue>,
+    #[serde(borrow)]
+    code: Option<&'a RawValue>,
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'a RawValue>,
+}
+
+/// A stream may begin with an error instead of an event. A longer one is left to the reader of the events.
 fn check_first(events: &mut EventStream) -> Result<(), NoAnswer> {
-    let Some(first) = events.first().filter(|event| event.contains("error")) else { return Ok(()) };
-    let Ok(body) = serde_json::from_str::<Value>(first) else { return Ok(()) };
-    let error = body.get("error").filter(|error| error.is_object()).unwrap_or(&body);
-    if !(body.get("error").is_some_and(|error| !error.is_null()) || body.get("object") == Some(&Value::from("error"))) {
-        return Ok(());
-    }
-    let status = error.get("code").and_then(Value::as_u64);
-    let kind = error.get("type").and_then(Value::as_str).unwrap_or_default();
-    if matches!(status, Some(400 | 413 | 422)) || ["invalid_request_error", "BadRequestError"].contains(&kind) {
+    let is_possible = |event: &&str| event.len() <= MAX_ERROR && event.contains("error");
+    let Some(first) = events.first().filter(is_possible) else { return Ok(()) };
+    let Ok(event) = serde_json::from_str::<FirstEvent<'_>>(first) else { return Ok(()) };
+    let error = match event.error {
+        Some(error) => serde_json::from_str(error.get()).unwrap_or(event),
+        None if event.object.is_some_and(|object| object.get() == "\"error\"") => event,
+        None => return Ok(()),
+    };
+    let [code, kind] = [error.code, error.kind].map(|value| value.map_or("", RawValue::get));
+    if ["400", "413", "422"].contains(&code) || ["\"invalid_request_error\"", "\"BadRequestError\""].contains(&kind) {
         let first = first.to_owned();
         let permit = events.response().permit();
         permit.succeed();

@@ -14,7 +14,7 @@ use super::config::UpstreamModel;
 use super::event_stream::EventStream;
 use super::failure::Failure;
 use super::metrics::Metrics;
-use super::payload::Payload;
+use super::payload::UpstreamCall;
 use super::pool::{NoTarget, Pool};
 use super::response::{Response, Shared, ShutdownPhase};
 use crate::clock_rng::ClockRng;
@@ -25,16 +25,6 @@ const MAX_ATTEMPTS: usize = 3;
 const THREADS: usize = 2;
 /// When a client is to try again at the earliest after the targets have failed.
 const MIN_WAIT: Duration = Duration::from_secs(1);
-
-/// A request to an upstream model.
-#[derive(Clone)]
-pub struct UpstreamCall {
-    pub model: Arc<UpstreamModel>,
-    /// The path below the base URL, such as `chat/completions`.
-    pub operation: &'static str,
-    /// Makes the body, given the model's name at a target. A request that tries several targets makes several.
-    pub payload: Arc<dyn Fn(&str) -> Payload + Send + Sync>,
-}
 
 /// The client of all upstream models. Clones share it. Its connections belong to threads of its own, which start with the
 /// first request.
@@ -70,26 +60,29 @@ impl UpstreamClient {
         Ok(Task { abort: running.abort_handle(), running })
     }
 
-    /// Sends a request and returns what `read` makes of the whole response. If that is nothing, another target is tried.
+    /// Sends a request and returns what `read` makes of the whole response, and the response, which has been read. If
+    /// `read` makes nothing of it, another target is tried.
     pub async fn whole<T: Send>(
         &self,
         call: &UpstreamCall,
         mut read: impl FnMut(&[u8]) -> Option<T> + Send,
-    ) -> Result<T, Failure> {
+    ) -> Result<(T, Response), Failure> {
         let mut told = None;
         let mut read_into = |body: &[u8]| {
             told = read(body);
             told.is_some()
         };
-        self.send(call, Accept::Whole, &mut read_into).await?;
-        told.ok_or(Failure::Broken)
+        match (self.send(call, Accept::Whole, &mut read_into).await?, told) {
+            (Answer::Whole(response), Some(told)) => Ok((told, *response)),
+            _ => Err(Failure::Broken),
+        }
     }
 
     /// Sends a request and waits for the first event of the response.
     pub async fn events(&self, call: &UpstreamCall) -> Result<EventStream, Failure> {
         match self.send(call, Accept::Events, &mut |_| false).await? {
             Answer::Events(events) => Ok(*events),
-            Answer::Whole | Answer::Bytes(_) => Err(Failure::Broken),
+            Answer::Whole(_) | Answer::Bytes(_) => Err(Failure::Broken),
         }
     }
 
@@ -97,7 +90,7 @@ impl UpstreamClient {
     pub async fn bytes(&self, call: &UpstreamCall) -> Result<Response, Failure> {
         match self.send(call, Accept::Bytes, &mut |_| false).await? {
             Answer::Bytes(response) => Ok(*response),
-            Answer::Whole | Answer::Events(_) => Err(Failure::Broken),
+            Answer::Whole(_) | Answer::Events(_) => Err(Failure::Broken),
         }
     }
 
@@ -122,8 +115,7 @@ impl UpstreamClient {
                 }
             };
             let index = permit.index();
-            let payload = (call.payload)(&permit.target().model);
-            match attempt(call.operation, payload, accept, read, !was_closed_before, permit, shared).await {
+            match attempt(call, accept, read, !was_closed_before, permit, shared).await {
                 Ok(answer) => return Ok(answer),
                 Err(NoAnswer::Refused(refusal)) => return Err(Failure::Refused(refusal)),
                 Err(NoAnswer::ShuttingDown) => return Err(Failure::ShuttingDown),

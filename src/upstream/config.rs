@@ -21,6 +21,8 @@ const MAX_OUTSTANDING: u32 = 100_000;
 /// Seconds.
 const DEFAULT_CONNECT: f64 = 1.0;
 const DEFAULT_IDLE: f64 = 30.0;
+/// Seconds between two events of a text, unless `idle` is longer.
+const DEFAULT_EVENT: f64 = 600.0;
 /// Seconds until a text or a vector begins to arrive.
 const DEFAULT_FIRST_BYTE: f64 = 60.0;
 /// Seconds until an image, audio or a transcript begins to arrive. It may be computed as a whole before.
@@ -61,6 +63,8 @@ pub struct Timeouts {
     pub first_byte: Duration,
     /// Between two reads of the body.
     pub idle: Duration,
+    /// Between two events of a text. Comments, with which servers keep connections open, do not count.
+    pub event: Duration,
 }
 
 impl UpstreamModel {
@@ -127,10 +131,12 @@ impl Timeouts {
             Kind::Chat | Kind::Completion | Kind::Embedding | Kind::Rerank => DEFAULT_FIRST_BYTE,
             Kind::Image | Kind::Transcription | Kind::Speech => DEFAULT_FIRST_BYTE_OF_MEDIA,
         };
+        let default_event = DEFAULT_EVENT.max(fields.idle.unwrap_or(DEFAULT_IDLE));
         Ok(Self {
             connect: seconds("connect", fields.connect, DEFAULT_CONNECT, 60.0)?,
             first_byte: seconds("first_byte", fields.first_byte, first_byte, 86_400.0)?,
             idle: seconds("idle", fields.idle, DEFAULT_IDLE, 86_400.0)?,
+            event: seconds("event", fields.event, default_event, 86_400.0)?,
         })
     }
 }
@@ -194,6 +200,9 @@ mod tests {
         let speech = read("kind = \"speech\"\n[[target]]\nurl = \"http://a/v1\"\n[timeouts]\nidle = 0.5").unwrap();
         assert_eq!(speech.timeouts.first_byte, Duration::from_secs(600));
         assert_eq!(speech.timeouts.idle, Duration::from_millis(500));
+        assert_eq!(speech.timeouts.event, Duration::from_secs(600));
+        let slow = read("kind = \"chat\"\n[[target]]\nurl = \"http://a/v1\"\n[timeouts]\nidle = 900").unwrap();
+        assert_eq!(slow.timeouts.event, Duration::from_secs(900));
     }
 
     #[test]

@@ -24,9 +24,13 @@ impl EventStream {
         Self { response, parser: SseParser::default(), events: VecDeque::new(), has_ended: false }
     }
 
-    /// The data of the next event; `None` at the end. Cancel-safe.
+    /// The data of the next event; `None` at the end. Comments do not count as events. Cancel-safe.
     pub async fn next(&mut self) -> Result<Option<String>, Failure> {
-        self.next_within(None).await
+        let limit = self.response.timeouts().event;
+        let next = tokio::time::timeout(limit, self.next_within(None)).await;
+        next.unwrap_or_else(|_| {
+            Err(self.response.fail(Reason::Timeout, "it sends no further event within timeouts.event"))
+        })
     }
 
     /// `limit`: the timeout between two reads, if it is not the usual one.
@@ -76,6 +80,16 @@ impl EventStream {
     /// An event makes no sense. The cause goes into the log.
     pub fn malformed(&mut self, cause: &str) -> Failure {
         self.response.malformed(cause)
+    }
+
+    /// The events are more than the request allows.
+    pub fn too_large(&mut self) -> Failure {
+        self.response.too_large()
+    }
+
+    /// Notes that the target tells token counts that cannot be true.
+    pub fn doubt_usage(&self) {
+        self.response.doubt_usage();
     }
 
     pub(super) fn response(&mut self) -> &mut Response {

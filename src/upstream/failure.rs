@@ -19,6 +19,9 @@ pub enum Failure {
     /// The response broke off, or makes no sense, after it had begun.
     #[error("the response broke off")]
     Broken,
+    /// The response is larger than the request allows.
+    #[error("the response is too large")]
+    TooLarge,
     #[error("the server is shutting down")]
     ShuttingDown,
 }

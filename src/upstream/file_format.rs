@@ -74,6 +74,7 @@ pub struct TimeoutFields {
     pub connect: Option<f64>,
     pub first_byte: Option<f64>,
     pub idle: Option<f64>,
+    pub event: Option<f64>,
 }
 
 /// Parses the text of a file.

@@ -24,11 +24,11 @@ mod refusal;
 mod response;
 mod sse;
 
-pub use client::{Task, UpstreamCall, UpstreamClient};
+pub use client::{Task, UpstreamClient};
 pub use config::{UpstreamModel, dependencies};
 pub use event_stream::EventStream;
 pub use failure::Failure;
 pub use file_format::{Api, FILE, Kind};
-pub use payload::Payload;
+pub use payload::{Payload, UpstreamCall};
 pub use refusal::Refusal;
 pub use response::{Response, ShutdownPhase};

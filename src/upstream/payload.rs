@@ -1,11 +1,26 @@
 //! What is sent to a target.
 
 use std::io;
+use std::sync::Arc;
 
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use tokio::sync::mpsc;
+
+use super::config::UpstreamModel;
+
+/// A request to an upstream model.
+#[derive(Clone)]
+pub struct UpstreamCall {
+    pub model: Arc<UpstreamModel>,
+    /// The path below the base URL, such as `chat/completions`.
+    pub operation: &'static str,
+    /// Makes the body, given the model's name at a target. A request that tries several targets makes several.
+    pub payload: Arc<dyn Fn(&str) -> Payload + Send + Sync>,
+    /// Max bytes of the response's body. A target that sends more has failed.
+    pub max_bytes: u64,
+}
 
 /// The body of a request and its media type.
 pub struct Payload {

@@ -39,6 +39,8 @@ struct TargetState {
     /// Until when it has asked to be left alone.
     resting_until: Duration,
     outstanding: u32,
+    /// Whether it has told a usage that cannot be true.
+    is_usage_doubted: bool,
 }
 
 /// Why no target can take a request.
@@ -189,6 +191,12 @@ impl Permit {
         }
     }
 
+    /// Notes that the target tells a usage that cannot be true. Returns whether this is the first time.
+    pub fn doubt_usage(&self) -> bool {
+        let was_doubted = std::mem::replace(&mut self.pool.states().targets[self.index].is_usage_doubted, true);
+        !was_doubted
+    }
+
     /// The target asks to be left alone for a while. It works otherwise.
     pub fn rest(&mut self, uptime: Duration, wait: Duration) {
         self.succeed();
@@ -274,6 +282,13 @@ mod tests {
         drop(begun());
         (0..5).for_each(|_| begun().fail(NOW));
         assert!(pool.choose(NOW, &[]).is_err());
+    }
+
+    #[test]
+    fn a_doubtful_usage_is_new_once_for_each_target() {
+        let pool = pool(&[1, 1]);
+        let doubt = |tried: &[usize]| pool.choose(NOW, tried).ok().unwrap().doubt_usage();
+        assert_eq!([doubt(&[0]), doubt(&[0]), doubt(&[1]), doubt(&[1])], [true, false, true, false]);
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! A target's reason to refuse a request, in a form that clients may see.
 
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::config::TargetConfig;
 
 /// Max characters of a message that is passed on.
 const MAX_MESSAGE: usize = 400;
+/// Max characters from which these are taken: names are replaced, and spaces are joined.
+const MAX_EXAMINED: usize = 10 * MAX_MESSAGE;
 
 /// What a target says about a request that it refuses. It names neither the target nor its model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,24 +22,48 @@ pub struct Refusal {
     pub code: Option<String>,
 }
 
+/// The body of an error response, or the error in it. Values are read as far as they are needed: a value of any JSON takes
+/// many times the memory of its text.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Body<'a> {
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow)]
+    code: Option<&'a RawValue>,
+    #[serde(borrow)]
+    param: Option<&'a RawValue>,
+    #[serde(borrow)]
+    detail: Option<&'a RawValue>,
+}
+
 impl Refusal {
     /// Reads the body of an error response, in the formats of OpenAI, vLLM, FastAPI and TEI. `id`: the model's name here.
     pub fn parse(status: u16, body: &[u8], target: &TargetConfig, id: &str) -> Self {
-        let body: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
-        let error = body.get("error").filter(|error| error.is_object()).unwrap_or(&body);
-        let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
-        let message = text(error.get("message")).or_else(|| text(body.get("error"))).or_else(|| detail(&body));
-        let code = text(error.get("code")).filter(|code| is_name(code));
-        let param = text(error.get("param")).filter(|param| is_name(param));
+        let body: Body<'_> = serde_json::from_slice(body).unwrap_or_default();
+        let inner: Option<Body<'_>> = body.error.and_then(|error| serde_json::from_str(error.get()).ok());
+        let error = inner.as_ref().unwrap_or(&body);
+        let message = text(error.message).or_else(|| text(body.error)).or_else(|| body.detail.and_then(detail));
+        let code = text(error.code).filter(|code| is_name(code));
+        let param = text(error.param).filter(|param| is_name(param));
         Self { status, message: message.and_then(|message| public(&message, target, id)), param, code }
     }
 }
 
+fn text(value: Option<&RawValue>) -> Option<String> {
+    serde_json::from_str(value?.get()).ok()
+}
+
 /// FastAPI's description of an error.
-fn detail(body: &Value) -> Option<String> {
-    let detail = body.get("detail")?;
-    let first = || detail.get(0)?.get("msg")?.as_str();
-    detail.as_str().or_else(first).map(str::to_owned)
+fn detail(detail: &RawValue) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Problem {
+        msg: String,
+    }
+    let first = || serde_json::from_str::<Vec<Problem>>(detail.get()).ok()?.into_iter().next();
+    text(Some(detail)).or_else(|| Some(first()?.msg))
 }
 
 /// Whether a text can be the name of a field or a code.
@@ -55,10 +82,10 @@ fn public(message: &str, target: &TargetConfig, id: &str) -> Option<String> {
     if names_target || has_key || !has_text {
         return None;
     }
-    let message = if target.model == id { message.to_owned() } else { message.replace(&target.model, id) };
-    let spaced = message.chars().map(|one| if one.is_control() { ' ' } else { one });
-    let line: Vec<String> = spaced.collect::<String>().split_whitespace().map(str::to_owned).collect();
-    let line = line.join(" ");
+    let message: String = message.chars().take(MAX_EXAMINED).collect();
+    let message = if target.model == id { message } else { message.replace(&target.model, id) };
+    let spaced: String = message.chars().map(|one| if one.is_control() { ' ' } else { one }).collect();
+    let line = spaced.split_whitespace().collect::<Vec<&str>>().join(" ");
     let short: String = line.chars().take(MAX_MESSAGE).collect();
     Some(if short.len() < line.len() { format!("{short}…") } else { short })
 }

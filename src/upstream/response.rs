@@ -7,15 +7,12 @@ use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
 use tokio::sync::watch;
 
+use super::config::Timeouts;
 use super::failure::Failure;
 use super::metrics::{Metrics, Reason};
 use super::pool::Permit;
 use crate::clock_rng::ClockRng;
 
-/// Max bytes of a body that is read as a whole: vectors and images as text.
-const MAX_WHOLE: usize = 256 << 20;
-/// Max bytes of a body that is passed on as it arrives.
-const MAX_STREAMED: u64 = 4 << 30;
 /// The longest time for a body that is read as a whole, from its head on. Without it, a target that sends a byte now and
 /// then would keep the request for as long as it likes.
 const WHOLE_LIMIT: Duration = Duration::from_secs(600);
@@ -48,13 +45,21 @@ pub struct Response {
     permit: Permit,
     shared: Arc<Shared>,
     phase: watch::Receiver<ShutdownPhase>,
+    max_bytes: u64,
     received: u64,
 }
 
 impl Response {
-    pub(super) fn new(body: Incoming, content_type: String, permit: Permit, shared: Arc<Shared>) -> Self {
+    /// `max_bytes`: of the body.
+    pub(super) fn new(
+        body: Incoming,
+        content_type: String,
+        max_bytes: u64,
+        permit: Permit,
+        shared: Arc<Shared>,
+    ) -> Self {
         let phase = shared.phase.subscribe();
-        Self { body, content_type, permit, shared, phase, received: 0 }
+        Self { body, content_type, permit, shared, phase, max_bytes, received: 0 }
     }
 
     /// The media type without its parameters, in lowercase.
@@ -64,8 +69,12 @@ impl Response {
 
     /// The next bytes; `None` at the end. Cancel-safe.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
-        let idle = self.permit.model().timeouts.idle;
+        let idle = self.timeouts().idle;
         self.next_within(idle).await
+    }
+
+    pub(super) fn timeouts(&self) -> Timeouts {
+        self.permit.model().timeouts
     }
 
     pub(super) async fn next_within(&mut self, limit: Duration) -> Result<Option<Bytes>, Failure> {
@@ -85,8 +94,8 @@ impl Response {
             // Trailers are skipped.
             let Ok(data) = data else { continue };
             self.received += data.len() as u64;
-            if self.received > MAX_STREAMED {
-                return Err(self.fail(Reason::Malformed, "its response is too long"));
+            if self.received > self.max_bytes {
+                return Err(self.too_large());
             }
             return Ok(Some(data));
         }
@@ -101,9 +110,6 @@ impl Response {
     async fn read_whole(&mut self) -> Result<Vec<u8>, Failure> {
         let mut whole = Vec::new();
         while let Some(bytes) = self.next().await? {
-            if whole.len() + bytes.len() > MAX_WHOLE {
-                return Err(self.fail(Reason::Malformed, "its response is too long"));
-            }
             whole.extend_from_slice(&bytes);
         }
         Ok(whole)
@@ -132,6 +138,24 @@ impl Response {
     /// The response makes no sense. The cause goes into the log; it must not have anything of the response in it.
     pub fn malformed(&mut self, cause: &str) -> Failure {
         self.fail(Reason::Malformed, cause)
+    }
+
+    /// The response is larger than the request allows.
+    pub fn too_large(&mut self) -> Failure {
+        self.fail(Reason::Malformed, "its response is larger than the request allows");
+        Failure::TooLarge
+    }
+
+    /// Notes that the target tells token counts that cannot be true. The log says so once for each target.
+    pub fn doubt_usage(&self) {
+        if self.permit.doubt_usage() {
+            let (model, target) = (self.permit.model().id.as_str(), self.permit.target().address.authority());
+            tracing::warn!(
+                model,
+                target,
+                "a target tells a usage that cannot be true; such usage is estimated instead"
+            );
+        }
     }
 
     pub(super) fn permit(&mut self) -> &mut Permit {

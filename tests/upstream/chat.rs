@@ -253,7 +253,7 @@ fn a_client_that_leaves_is_noticed_by_the_target() {
 }
 
 /// The usage records of a stopped server: tokens, and whether they are estimated.
-fn records(folder: &std::path::Path) -> Vec<(u64, u64, bool, &'static str)> {
+pub fn records(folder: &std::path::Path) -> Vec<(u64, u64, bool, &'static str)> {
     let settings = StoreSettings { dir: folder.join("data"), cache_bytes: 1 << 20, queue: 16, min_free_disk: Some(0) };
     let store = Store::open(settings, std::sync::Arc::new(SystemClockRng::default())).unwrap();
     let mut rows = Vec::new();

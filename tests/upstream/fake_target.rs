@@ -33,7 +33,12 @@ impl Reply<'_> {
     /// Writes bytes as they are.
     pub fn raw(&mut self, text: &str) {
         // A client that has left is not an error of the target.
-        let _ = self.0.write_all(text.as_bytes());
+        let _ = self.try_raw(text.as_bytes());
+    }
+
+    /// Writes bytes as they are. Returns `false` if the client has closed the connection.
+    pub fn try_raw(&mut self, bytes: &[u8]) -> bool {
+        self.0.write_all(bytes).is_ok()
     }
 
     /// A complete response.

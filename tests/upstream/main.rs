@@ -2,6 +2,8 @@
 #![cfg(test)]
 #![expect(clippy::disallowed_methods, reason = "tests wait in real time")]
 
+#[path = "../common/children.rs"]
+mod children;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../common/clock.rs"]
 mod clock;
@@ -10,6 +12,9 @@ mod fixtures;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../common/postgres.rs"]
 mod postgres;
+#[expect(dead_code, reason = "other tests use the rest")]
+#[path = "../common/process.rs"]
+mod process;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../common/server.rs"]
 mod server;
@@ -23,7 +28,9 @@ mod wait;
 
 mod chat;
 mod fake_target;
+mod false_usage;
 mod files;
+mod floods;
 mod other_calls;
 mod second_server;
 mod target_choice;

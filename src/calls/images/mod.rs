@@ -25,6 +25,7 @@ use super::upstream::errors::unsupported;
 use super::upstream::image_request::{self as remote, ImageRequest as UpstreamImageRequest};
 use super::upstream::models::UpstreamModels;
 use super::upstream::request_fields::json_call;
+use super::upstream::response_limits;
 use crate::clock_rng::ClockRng;
 use crate::engine::{
     Engine, Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, MAX_IMAGE_SIDE, SchedulerName,
@@ -196,9 +197,9 @@ impl Images {
             Some(seed) => seeds(seed, call.count).into_iter().map(Some).collect(),
             None => vec![None; call.count as usize],
         };
-        let sent = json_call(model, "images/generations", request.fields(model)?);
         let count = call.count as usize;
-        let files = self.upstream.whole(sent, move |body| remote::read(body, count)).await?;
+        let sent = json_call(model, "images/generations", request.fields(model)?, response_limits::images(count));
+        let (files, _) = self.upstream.whole(sent, move |body| remote::read(body, count)).await?;
         // The target has done its work, so a client that leaves from now on is charged for it.
         recorder.set_images(u64::from(call.count));
         let images = self.decode(&model.id, files).await.inspect_err(|_| recorder.set_images(0))?;

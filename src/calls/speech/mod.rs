@@ -21,6 +21,7 @@ use super::upstream::byte_stream::ByteStream;
 use super::upstream::errors::{from_failure, unsupported};
 use super::upstream::models::UpstreamModels;
 use super::upstream::request_fields::{Fields, json_call, number};
+use super::upstream::response_limits;
 pub use crate::audio::AudioFormat;
 use crate::audio::ENCODER_RATE;
 use crate::engine::{Engine, ModelInfo, ModelKind, Refused, SpeechModel, SpeechRequest, VoiceInfo};
@@ -112,7 +113,8 @@ impl Speeches {
     ) -> Result<RunningSpeech> {
         self.upstream.require(access, model, &[Kind::Speech]).await?;
         recorder.set_model(&model.id);
-        let sent = json_call(model, "audio/speech", speech_fields(model, call)?);
+        let max_bytes = response_limits::speech(&call.text, call.speed);
+        let sent = json_call(model, "audio/speech", speech_fields(model, call)?, max_bytes);
         recorder.charge_audio(ADMISSION_MILLIS).await?;
         let started = ByteStream::start(self.upstream.client(), sent).await;
         let bytes = started.map_err(|failure| from_failure(&model.id, failure))?;

@@ -197,7 +197,8 @@ impl Transcriptions {
             boundary: format!("outpost-{:016x}{:016x}", self.draw_seed(), self.draw_seed()),
         };
         let length = seconds(measured_millis);
-        let events = self.upstream.whole(request.call(model), move |body| remote::read(body, length)).await?;
+        let (events, _) =
+            self.upstream.whole(request.call(model, length), move |body| remote::read(body, length)).await?;
         // The target has done its work, so a client that leaves from now on is charged for it.
         recorder.set_audio(measured_millis);
         let audio = Progress { measured_millis, decoded_millis: Arc::default(), transcribed: 0.0 };

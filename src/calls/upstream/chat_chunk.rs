@@ -1,19 +1,25 @@
 //! Reads the chunks of a streamed chat.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
-use super::text_stream::{ChunkReader, ParsedChunk, ToldUsage};
+use super::bounded_list::AtMost;
+use super::text_stream::{ChunkReader, ParsedChunk};
 use super::token_estimate::part_tokens;
-use crate::engine::{FinishReason, TextDelta, TokenInfo, TokenLogprob, ToolCallDelta};
+use super::told_usage::ToldUsage;
+use crate::engine::{FinishReason, MAX_CHOICES, TextDelta, TokenInfo, TokenLogprob, ToolCallDelta};
 
 /// Max tool calls of a choice.
 const MAX_CALLS: usize = 256;
+/// Max alternatives of a token. Requests ask for at most 20; some servers add the token itself.
+const MAX_ALTERNATIVES: usize = 32;
 
 /// Turns the chunks of a response into deltas.
 pub struct ChatChunks {
     /// The stop strings of the request.
     stop: Vec<String>,
+    /// Whether the request asks for log-probabilities. Otherwise they are not read.
+    has_logprobs: bool,
     choices: Vec<ChoiceState>,
 }
 
@@ -27,24 +33,27 @@ struct ChoiceState {
 }
 
 #[derive(Deserialize)]
-struct Chunk {
-    #[serde(default)]
-    choices: Vec<ChunkChoice>,
-    #[serde(default, deserialize_with = "ToldUsage::of_text")]
-    usage: Option<ToldUsage>,
-    error: Option<Value>,
+struct Chunk<'a> {
+    #[serde(borrow, default)]
+    choices: AtMost<ChunkChoice<'a>, { MAX_CHOICES as usize }>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
-struct ChunkChoice {
+struct ChunkChoice<'a> {
     #[serde(default)]
     index: usize,
     #[serde(default)]
     delta: Delta,
-    logprobs: Option<Logprobs>,
+    #[serde(borrow)]
+    logprobs: Option<&'a RawValue>,
     finish_reason: Option<String>,
     /// vLLM's: the stop string or the token that ended the choice.
-    stop_reason: Option<Value>,
+    #[serde(borrow)]
+    stop_reason: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -53,7 +62,7 @@ struct Delta {
     reasoning_content: Option<String>,
     reasoning: Option<String>,
     refusal: Option<String>,
-    tool_calls: Option<Vec<CallDelta>>,
+    tool_calls: Option<AtMost<CallDelta, MAX_CALLS>>,
 }
 
 #[derive(Deserialize)]
@@ -80,24 +89,34 @@ struct Token {
     token: String,
     logprob: f32,
     bytes: Option<Vec<u8>>,
-    top_logprobs: Option<Vec<Token>>,
+    top_logprobs: Option<AtMost<Alternative, MAX_ALTERNATIVES>>,
+}
+
+#[derive(Deserialize)]
+struct Alternative {
+    token: String,
+    logprob: f32,
+    bytes: Option<Vec<u8>>,
 }
 
 impl ChatChunks {
     /// `choices`: how many the response has. `stop`: the stop strings of the request.
-    pub fn new(choices: u32, stop: Vec<String>) -> Self {
-        Self { stop, choices: vec![ChoiceState::default(); choices as usize] }
+    pub fn new(choices: u32, stop: Vec<String>, has_logprobs: bool) -> Self {
+        Self { stop, has_logprobs, choices: vec![ChoiceState::default(); choices as usize] }
     }
 
-    fn delta(&mut self, choice: ChunkChoice) -> Option<TextDelta> {
+    fn delta(&mut self, choice: ChunkChoice<'_>) -> Option<TextDelta> {
+        let tokens = match choice.logprobs.filter(|_| self.has_logprobs) {
+            Some(logprobs) => serde_json::from_str::<Logprobs>(logprobs.get()).ok()?.content.unwrap_or_default(),
+            None => Vec::new(),
+        };
         let state = self.choices.get_mut(choice.index)?;
         let Delta { content, reasoning_content, reasoning, refusal, tool_calls } = choice.delta;
         let reasoning = reasoning_content.or(reasoning).unwrap_or_default();
         let text = content.or(refusal).unwrap_or_default();
-        let calls = tool_calls.unwrap_or_default();
+        let calls = tool_calls.unwrap_or_default().0;
         let calls: Vec<ToolCallDelta> = calls.into_iter().map(|call| state.call(call)).collect::<Option<_>>()?;
-        let tokens: Vec<TokenInfo> =
-            choice.logprobs.and_then(|logprobs| logprobs.content).unwrap_or_default().into_iter().map(info).collect();
+        let tokens: Vec<TokenInfo> = tokens.into_iter().map(info).collect();
         let call_bytes: usize =
             calls.iter().map(|call| call.arguments.len() + call.name.as_ref().map_or(0, String::len)).sum();
         let count = match tokens.len() {
@@ -106,9 +125,8 @@ impl ChatChunks {
         };
         state.reasoning = state.reasoning.saturating_add(part_tokens(reasoning.len()));
         state.generated = state.generated.saturating_add(count).saturating_add(part_tokens(reasoning.len()));
-        let end = choice
-            .finish_reason
-            .map(|reason| ending(&reason, choice.stop_reason.as_ref(), &self.stop, !state.calls.is_empty()));
+        let end =
+            choice.finish_reason.map(|reason| ending(&reason, choice.stop_reason, &self.stop, !state.calls.is_empty()));
         Some(TextDelta {
             choice: u32::try_from(choice.index).ok()?,
             reasoning,
@@ -125,12 +143,12 @@ impl ChatChunks {
 
 impl ChunkReader for ChatChunks {
     fn read(&mut self, data: &str) -> Option<ParsedChunk> {
-        let chunk: Chunk = serde_json::from_str(data).ok()?;
-        if chunk.error.is_some_and(|error| !error.is_null()) {
+        let Chunk { choices, usage, error } = serde_json::from_str(data).ok()?;
+        if error.is_some() {
             return None;
         }
-        let deltas = chunk.choices.into_iter().map(|choice| self.delta(choice)).collect::<Option<_>>()?;
-        Some(ParsedChunk { deltas, usage: chunk.usage })
+        let deltas = choices.0.into_iter().map(|choice| self.delta(choice)).collect::<Option<_>>()?;
+        Some(ParsedChunk { deltas, usage: usage.and_then(ToldUsage::read) })
     }
 }
 
@@ -152,13 +170,13 @@ impl ChoiceState {
 }
 
 /// Why a choice ended. `has_calls`: some servers say `stop` after calls.
-pub fn ending(reason: &str, stop_reason: Option<&Value>, stop: &[String], has_calls: bool) -> FinishReason {
-    let matched = stop_reason.and_then(Value::as_str);
+pub fn ending(reason: &str, stop_reason: Option<&RawValue>, stop: &[String], has_calls: bool) -> FinishReason {
+    let matched: Option<String> = stop_reason.and_then(|reason| serde_json::from_str(reason.get()).ok());
     match reason {
         "length" => FinishReason::Length,
         "tool_calls" | "function_call" => FinishReason::ToolCalls,
         _ if has_calls => FinishReason::ToolCalls,
-        _ => match matched.and_then(|matched| stop.iter().position(|one| one == matched)) {
+        _ => match matched.and_then(|matched| stop.iter().position(|one| *one == matched)) {
             Some(index) => FinishReason::StopString(index),
             None => FinishReason::Stop,
         },
@@ -167,18 +185,19 @@ pub fn ending(reason: &str, stop_reason: Option<&Value>, stop: &[String], has_ca
 
 /// Token IDs are not part of OpenAI's format.
 fn info(token: Token) -> TokenInfo {
-    let one = |token: &mut Token| {
-        let bytes = token.bytes.take().unwrap_or_else(|| std::mem::take(&mut token.token).into_bytes());
-        TokenLogprob { id: 0, bytes, logprob: token.logprob }
+    let one = |token: String, bytes: Option<Vec<u8>>, logprob: f32| {
+        let bytes = bytes.unwrap_or_else(|| token.into_bytes());
+        TokenLogprob { id: 0, bytes, logprob }
     };
-    let mut token = token;
-    let top = token.top_logprobs.iter_mut().flatten().map(one).collect();
-    TokenInfo { token: one(&mut token), is_control: false, top }
+    let Token { token, logprob, bytes, top_logprobs } = token;
+    let top = top_logprobs.unwrap_or_default().0.into_iter();
+    let top = top.map(|Alternative { token, logprob, bytes }| one(token, bytes, logprob)).collect();
+    TokenInfo { token: one(token, bytes, logprob), is_control: false, top }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -188,7 +207,7 @@ mod tests {
 
     #[test]
     fn text_reasoning_and_log_probabilities_are_read() {
-        let mut reader = ChatChunks::new(2, vec!["a".to_owned(), "b".to_owned()]);
+        let mut reader = ChatChunks::new(2, vec!["a".to_owned(), "b".to_owned()], true);
         let logprobs = json!({ "content": [{ "token": "é", "logprob": -0.5, "top_logprobs": [{ "token": "x", "logprob": -1, "bytes": [120] }] }] });
         let chunk = json!({ "choices": [
             { "index": 1, "delta": { "role": "assistant", "content": null, "reasoning_content": "hm", "reasoning": "hm" } },
@@ -209,7 +228,7 @@ mod tests {
 
     #[test]
     fn calls_are_numbered_in_the_order_in_which_they_begin() {
-        let mut reader = ChatChunks::new(1, Vec::new());
+        let mut reader = ChatChunks::new(1, Vec::new(), false);
         let chunk = |calls: Value| json!({ "choices": [{ "index": 0, "delta": { "tool_calls": calls } }] });
         let begin = chunk(json!([{ "index": 7, "id": "x", "function": { "name": "f", "arguments": "" } }]));
         let more = chunk(json!([
@@ -234,7 +253,7 @@ mod tests {
         for data in
             ["", "[]", "{", r#"{"error":{"message":"x"}}"#, r#"{"choices":[{"index":1,"delta":{"content":"a"}}]}"#]
         {
-            assert!(ChatChunks::new(1, Vec::new()).read(data).is_none(), "{data}");
+            assert!(ChatChunks::new(1, Vec::new(), false).read(data).is_none(), "{data}");
         }
     }
 }

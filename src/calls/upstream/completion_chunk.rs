@@ -3,37 +3,44 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
+use super::bounded_list::AtMost;
 use super::chat_chunk::ending;
-use super::text_stream::{ChunkReader, ParsedChunk, ToldUsage};
+use super::text_stream::{ChunkReader, ParsedChunk};
 use super::token_estimate::part_tokens;
-use crate::engine::{TextDelta, TokenInfo, TokenLogprob};
+use super::told_usage::ToldUsage;
+use crate::engine::{MAX_CHOICES, TextDelta, TokenInfo, TokenLogprob};
 
 /// Turns the chunks of a response into deltas.
 pub struct CompletionChunks {
     stop: Vec<String>,
+    /// Whether the request asks for log-probabilities. Otherwise they are not read.
+    has_logprobs: bool,
     /// Tokens of each choice so far, as far as they can be counted.
     generated: Vec<u32>,
 }
 
 #[derive(Deserialize)]
-struct Chunk {
-    #[serde(default)]
-    choices: Vec<ChunkChoice>,
-    #[serde(default, deserialize_with = "ToldUsage::of_text")]
-    usage: Option<ToldUsage>,
-    error: Option<Value>,
+struct Chunk<'a> {
+    #[serde(borrow, default)]
+    choices: AtMost<ChunkChoice<'a>, { MAX_CHOICES as usize }>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
-struct ChunkChoice {
+struct ChunkChoice<'a> {
     #[serde(default)]
     index: usize,
     text: Option<String>,
-    logprobs: Option<Logprobs>,
+    #[serde(borrow)]
+    logprobs: Option<&'a RawValue>,
     finish_reason: Option<String>,
-    stop_reason: Option<Value>,
+    #[serde(borrow)]
+    stop_reason: Option<&'a RawValue>,
 }
 
 /// Lists with one entry for each token.
@@ -46,20 +53,23 @@ struct Logprobs {
 
 impl CompletionChunks {
     /// `choices`: how many the response has, of all prompts. `stop`: the stop strings of the request.
-    pub fn new(choices: u32, stop: Vec<String>) -> Self {
-        Self { stop, generated: vec![0; choices as usize] }
+    pub fn new(choices: u32, stop: Vec<String>, has_logprobs: bool) -> Self {
+        Self { stop, has_logprobs, generated: vec![0; choices as usize] }
     }
 
-    fn delta(&mut self, choice: ChunkChoice) -> Option<TextDelta> {
+    fn delta(&mut self, choice: ChunkChoice<'_>) -> Option<TextDelta> {
         let generated = self.generated.get_mut(choice.index)?;
         let text = choice.text.unwrap_or_default();
-        let tokens = choice.logprobs.map(infos).unwrap_or_default();
+        let tokens = match choice.logprobs.filter(|_| self.has_logprobs) {
+            Some(logprobs) => infos(serde_json::from_str(logprobs.get()).ok()?),
+            None => Vec::new(),
+        };
         let count = match tokens.len() {
             0 => part_tokens(text.len()),
             count => u32::try_from(count).unwrap_or(u32::MAX),
         };
         *generated = generated.saturating_add(count);
-        let end = choice.finish_reason.map(|reason| ending(&reason, choice.stop_reason.as_ref(), &self.stop, false));
+        let end = choice.finish_reason.map(|reason| ending(&reason, choice.stop_reason, &self.stop, false));
         let (choice, generated) = (u32::try_from(choice.index).ok()?, *generated);
         Some(TextDelta { choice, text, tokens, generated, end, ..TextDelta::default() })
     }
@@ -67,12 +77,12 @@ impl CompletionChunks {
 
 impl ChunkReader for CompletionChunks {
     fn read(&mut self, data: &str) -> Option<ParsedChunk> {
-        let chunk: Chunk = serde_json::from_str(data).ok()?;
-        if chunk.error.is_some_and(|error| !error.is_null()) {
+        let Chunk { choices, usage, error } = serde_json::from_str(data).ok()?;
+        if error.is_some() {
             return None;
         }
-        let deltas = chunk.choices.into_iter().map(|choice| self.delta(choice)).collect::<Option<_>>()?;
-        Some(ParsedChunk { deltas, usage: chunk.usage })
+        let deltas = choices.0.into_iter().map(|choice| self.delta(choice)).collect::<Option<_>>()?;
+        Some(ParsedChunk { deltas, usage: usage.and_then(ToldUsage::read) })
     }
 }
 
@@ -106,7 +116,7 @@ mod tests {
 
     #[test]
     fn text_and_log_probabilities_are_read() {
-        let mut reader = CompletionChunks::new(2, Vec::new());
+        let mut reader = CompletionChunks::new(2, Vec::new(), true);
         let logprobs = json!({
             "tokens": ["a", "bytes:\\xf0\\x9f"], "token_logprobs": [-0.5, null],
             "top_logprobs": [{ "b": -2.0, "a": -0.5 }, null], "text_offset": [0, 1],

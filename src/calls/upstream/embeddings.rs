@@ -2,11 +2,13 @@
 
 use serde::Deserialize;
 use serde_json::json;
+use serde_json::value::RawValue;
 
+use super::bounded_list::AtMost;
 use super::completion_request::text;
 use super::errors::unsupported;
 use super::request_fields::Fields;
-use super::text_stream::input_tokens;
+use super::told_usage::input_tokens;
 use crate::calls::text_input::TextInput;
 use crate::engine::InputType;
 use crate::error::Result;
@@ -33,16 +35,16 @@ pub struct ToldVectors {
 }
 
 #[derive(Deserialize)]
-struct Body {
+struct Body<'a> {
     data: Vec<Item>,
-    #[serde(default, deserialize_with = "input_tokens")]
-    usage: Option<u32>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
 struct Item {
     index: Option<usize>,
-    embedding: Vec<f32>,
+    embedding: AtMost<f32, MAX_DIMENSIONS>,
 }
 
 impl EmbeddingRequest<'_> {
@@ -86,11 +88,11 @@ pub fn add_truncation(fields: &mut Fields, model: &UpstreamModel) -> Result<()> 
 
 /// Reads a response for `count` texts. `None` if it makes no sense.
 pub fn read(body: &[u8], count: usize) -> Option<ToldVectors> {
-    let Body { data, usage: tokens } = serde_json::from_slice(body).ok()?;
+    let Body { data, usage } = serde_json::from_slice(body).ok()?;
     let mut vectors = vec![Vec::new(); count];
     for (place, item) in data.into_iter().enumerate() {
         let vector = vectors.get_mut(item.index.unwrap_or(place)).filter(|vector| vector.is_empty())?;
-        *vector = item.embedding;
+        *vector = item.embedding.0;
     }
     let length = vectors.first().map_or(0, Vec::len);
     let is_sound = |vector: &Vec<f32>| vector.len() == length && vector.iter().all(|number| number.is_finite());
@@ -98,7 +100,7 @@ pub fn read(body: &[u8], count: usize) -> Option<ToldVectors> {
         return None;
     }
     vectors.iter_mut().for_each(|vector| normalise(vector));
-    Some(ToldVectors { vectors, tokens })
+    Some(ToldVectors { vectors, tokens: usage.and_then(input_tokens) })
 }
 
 /// Scales a vector to length 1, unless it has that already.

@@ -24,6 +24,12 @@ pub fn from_failure(id: &str, failure: Failure) -> Error {
             let text = format!("The response of the model '{id}' broke off. Try again.");
             Error::new(Code::ModelUnavailable, text).param("model")
         }
+        Failure::TooLarge => {
+            let text = format!(
+                "The model '{id}' sends more than the request allows, so its response was cut off. Try again; if that does not help, the operator finds the reason in the log."
+            );
+            Error::new(Code::ModelUnavailable, text).param("model")
+        }
         Failure::ShuttingDown => {
             Error::new(Code::ShuttingDown, "The server is shutting down. Try again when it is back.")
         }

@@ -1,5 +1,7 @@
 //! Images of an upstream model: the request and its response.
 
+use std::borrow::Cow;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
@@ -32,13 +34,15 @@ pub struct ImageRequest<'a> {
 }
 
 #[derive(Deserialize)]
-struct Body {
-    data: Vec<Item>,
+struct Body<'a> {
+    #[serde(borrow)]
+    data: Vec<Item<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Item {
-    b64_json: String,
+struct Item<'a> {
+    #[serde(borrow)]
+    b64_json: Cow<'a, str>,
 }
 
 impl ImageRequest<'_> {
@@ -76,7 +80,8 @@ impl ImageRequest<'_> {
 /// Reads the files of a response with `count` images. `None` if it makes no sense.
 pub fn read(body: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
     let Body { data } = serde_json::from_slice(body).ok()?;
-    let files: Vec<Vec<u8>> =
-        data.into_iter().map(|item| STANDARD.decode(item.b64_json).ok()).collect::<Option<_>>()?;
-    Some(files).filter(|files| files.len() == count)
+    if data.len() != count {
+        return None;
+    }
+    data.into_iter().map(|item| STANDARD.decode(item.b64_json.as_bytes()).ok()).collect()
 }

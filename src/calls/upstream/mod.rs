@@ -4,6 +4,7 @@
 //! [`models::UpstreamModels`] whether another server runs a model, and branch. Admission, metering, conversations and the
 //! formats of responses are the same for both.
 
+mod bounded_list;
 pub mod byte_stream;
 pub mod chat_chunk;
 pub mod chat_request;
@@ -15,6 +16,8 @@ pub mod image_request;
 pub mod models;
 pub mod request_fields;
 pub mod rerank;
+pub mod response_limits;
 pub mod text_stream;
 pub mod token_estimate;
+pub mod told_usage;
 pub mod transcription_request;

@@ -8,7 +8,7 @@ use crate::calls::errors::ModelErrors;
 use crate::engine::{Engine, LoadError, ModelKind, UpstreamLookup};
 use crate::error::{Error, Result};
 use crate::service::access::Access;
-use crate::upstream::{Kind, Task, UpstreamCall, UpstreamClient, UpstreamModel};
+use crate::upstream::{Kind, Response, Task, UpstreamCall, UpstreamClient, UpstreamModel};
 
 /// Finds upstream models and calls them. Clones share the connections.
 #[derive(Clone)]
@@ -66,13 +66,13 @@ impl UpstreamModels {
         .await
     }
 
-    /// Sends a request and returns what `read` makes of the whole response: `None` if it makes no sense, and then another
-    /// target is tried. Runs on the client's threads; dropping the future cancels the request.
+    /// Sends a request and returns what `read` makes of the whole response, and the response, which has been read. `None`
+    /// of `read`: it makes no sense, and another target is tried. Runs on the client's threads; dropping the future cancels the request.
     pub async fn whole<T: Send + 'static>(
         &self,
         call: UpstreamCall,
         read: impl FnMut(&[u8]) -> Option<T> + Send + 'static,
-    ) -> Result<T> {
+    ) -> Result<(T, Response)> {
         let (client, id) = (self.client.clone(), call.model.id.clone());
         let work = async move { client.whole(&call, read).await };
         let done = match self.client.spawn(work) {

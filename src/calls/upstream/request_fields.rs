@@ -89,14 +89,19 @@ pub fn add_text_parameters(fields: &mut Fields, model: &UpstreamModel, text: &Te
     Ok(())
 }
 
-/// A request with these fields as a JSON body.
-pub fn json_call(model: &Arc<UpstreamModel>, operation: &'static str, fields: Fields) -> UpstreamCall {
+/// A request with these fields as a JSON body. `max_bytes`: of the response.
+pub fn json_call(model: &Arc<UpstreamModel>, operation: &'static str, fields: Fields, max_bytes: u64) -> UpstreamCall {
     let payload = move |name: &str| {
         let mut body = fields.clone();
         body.insert("model".to_owned(), json!(name));
         Payload::json(&Value::Object(body))
     };
-    UpstreamCall { model: Arc::clone(model), operation, payload: Arc::new(payload) }
+    UpstreamCall { model: Arc::clone(model), operation, payload: Arc::new(payload), max_bytes }
+}
+
+/// Bytes of these fields as JSON.
+pub fn json_bytes(fields: &Fields) -> usize {
+    serde_json::to_string(fields).map_or(0, |text| text.len())
 }
 
 /// A number with the digits that a person would write: 0.8, not 0.800000011920929.

@@ -2,11 +2,12 @@
 
 use serde::Deserialize;
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use super::embeddings::add_truncation;
 use super::errors::unsupported;
 use super::request_fields::Fields;
-use super::text_stream::input_tokens;
+use super::told_usage::input_tokens;
 use crate::error::Result;
 use crate::upstream::{Api, UpstreamModel};
 
@@ -27,15 +28,10 @@ pub struct ToldScores {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum Body {
-    Named {
-        results: Vec<Item>,
-        #[serde(default, deserialize_with = "input_tokens")]
-        usage: Option<u32>,
-    },
-    /// TEI's.
-    Bare(Vec<Item>),
+struct Body<'a> {
+    results: Vec<Item>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -73,17 +69,18 @@ impl RerankRequest<'_> {
 
 /// Reads a response for `count` documents. `None` if it makes no sense.
 pub fn read(body: &[u8], count: usize, needs_sigmoid: bool) -> Option<ToldScores> {
-    let (items, usage) = match serde_json::from_slice(body).ok()? {
-        Body::Named { results, usage } => (results, usage),
-        Body::Bare(items) => (items, None),
+    let Body { results, usage } = match body.trim_ascii_start() {
+        // TEI's format. A reader that tries both would keep a copy of all values.
+        list @ [b'[', ..] => Body { results: serde_json::from_slice(list).ok()?, usage: None },
+        object => serde_json::from_slice(object).ok()?,
     };
     let mut scores: Vec<Option<f32>> = vec![None; count];
-    for Item { index, score } in items {
+    for Item { index, score } in results {
         let place = scores.get_mut(index).filter(|place| place.is_none())?;
         *place = Some(if needs_sigmoid { 1. / (1. + (-score).exp()) } else { score }).filter(|score| score.is_finite());
     }
     let scores = scores.into_iter().collect::<Option<_>>()?;
-    Some(ToldScores { scores, tokens: usage })
+    Some(ToldScores { scores, tokens: usage.and_then(input_tokens) })
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
+use super::response_limits::{event_bytes, text_bytes};
+use super::told_usage::{ToldUsage, UsageBounds};
 use crate::engine::TextDelta;
 use crate::upstream::{EventStream, Failure, Task, UpstreamCall, UpstreamClient};
 
@@ -16,43 +16,6 @@ const BUFFER: usize = 64;
 const DONE: &str = "[DONE]";
 /// How long the usage is waited for after every choice has ended.
 const USAGE_WAIT: Duration = Duration::from_secs(5);
-
-/// Token counts as a target tells them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ToldUsage {
-    pub prompt_tokens: u32,
-    pub completion_tokens: u32,
-    pub cached_tokens: u32,
-    pub reasoning_tokens: u32,
-}
-
-impl ToldUsage {
-    /// Reads the field `usage` of a text. A usage without the tokens of the prompt or of the text tells nothing: the
-    /// tokens are then estimated.
-    pub fn of_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Self>, D::Error> {
-        let usage = Option::<Value>::deserialize(deserializer)?.unwrap_or_default();
-        let count = |path: &str| usage.pointer(path).and_then(Value::as_u64).map(saturated);
-        let (Some(prompt_tokens @ 1..), Some(completion_tokens)) =
-            (count("/prompt_tokens"), count("/completion_tokens"))
-        else {
-            return Ok(None);
-        };
-        let cached = count("/prompt_tokens_details/cached_tokens").unwrap_or(0);
-        let reasoning_tokens = count("/completion_tokens_details/reasoning_tokens").unwrap_or(0);
-        Ok(Some(Self { prompt_tokens, completion_tokens, cached_tokens: cached.min(prompt_tokens), reasoning_tokens }))
-    }
-}
-
-/// Reads the tokens of the input from a field `usage`; `None` if it tells none.
-pub fn input_tokens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
-    let usage = Option::<Value>::deserialize(deserializer)?.unwrap_or_default();
-    let count = |name: &str| usage.get(name).and_then(Value::as_u64).map(saturated).filter(|count| *count > 0);
-    Ok(count("prompt_tokens").or_else(|| count("total_tokens")))
-}
-
-fn saturated(count: u64) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
-}
 
 /// What one event of a stream says.
 pub struct ParsedChunk {
@@ -64,6 +27,16 @@ pub struct ParsedChunk {
 pub trait ChunkReader: Send + 'static {
     /// `None` if the event makes no sense, or if it is an error.
     fn read(&mut self, data: &str) -> Option<ParsedChunk>;
+}
+
+/// What is known of a response before it arrives.
+pub struct ExpectedText {
+    /// The number of its choices.
+    pub choices: u32,
+    /// Max bytes of its texts and log-probabilities.
+    pub max_bytes: u64,
+    /// What its usage may be.
+    pub usage: UsageBounds,
 }
 
 /// The deltas of a response. Dropping it closes the connection to the target, which cancels the work.
@@ -79,12 +52,12 @@ enum Item {
 }
 
 impl UpstreamDeltas {
-    /// Sends the request and waits until the response begins. `choices`: how many it has.
+    /// Sends the request and waits until the response begins.
     pub async fn start(
         client: &UpstreamClient,
         call: UpstreamCall,
         reader: impl ChunkReader,
-        choices: u32,
+        expected: ExpectedText,
     ) -> Result<Self, Failure> {
         let (begun, beginning) = oneshot::channel();
         let (sender, receiver) = mpsc::channel(BUFFER);
@@ -93,8 +66,10 @@ impl UpstreamDeltas {
             match sending.events(&call).await {
                 Ok(events) => {
                     let is_awaited = begun.send(Ok(())).is_ok();
-                    let open = vec![true; choices as usize];
-                    let pump = Pump { events, reader, sender, open, usage: None, last: Vec::new() };
+                    let open = vec![true; expected.choices as usize];
+                    let (left, bounds) = (expected.max_bytes, expected.usage);
+                    let pump =
+                        Pump { events, reader, sender, open, left, received: 0, bounds, usage: None, last: Vec::new() };
                     if is_awaited {
                         pump.run().await;
                     }
@@ -149,6 +124,11 @@ struct Pump<R> {
     sender: mpsc::Sender<Result<Item, Failure>>,
     /// Which choices have not ended.
     open: Vec<bool>,
+    /// Bytes that the response may still have.
+    left: u64,
+    /// Bytes of text that have arrived.
+    received: u64,
+    bounds: UsageBounds,
     usage: Option<ToldUsage>,
     /// The deltas from the one that ended the last choice on. They wait for the usage.
     last: Vec<TextDelta>,
@@ -164,7 +144,7 @@ impl<R: ChunkReader> Pump<R> {
         };
         let items = match ended {
             Ok(()) => {
-                let usage = self.usage.take().map(Item::Usage);
+                let usage = self.checked_usage().map(Item::Usage);
                 let deltas = self.last.drain(..).map(|delta| Item::Delta(Box::new(delta)));
                 usage.into_iter().chain(deltas).map(Ok).collect()
             }
@@ -213,9 +193,24 @@ impl<R: ChunkReader> Pump<R> {
     }
 
     fn read(&mut self, data: &str) -> Result<ParsedChunk, Failure> {
-        match self.reader.read(data) {
-            Some(chunk) => Ok(chunk),
-            None => Err(self.events.malformed("an event of its stream is an error or makes no sense")),
+        let Some(chunk) = self.reader.read(data) else {
+            return Err(self.events.malformed("an event of its stream is an error or makes no sense"));
+        };
+        self.received += text_bytes(&chunk.deltas);
+        match self.left.checked_sub(event_bytes(&chunk.deltas)) {
+            Some(left) => self.left = left,
+            None => return Err(self.events.too_large()),
         }
+        Ok(chunk)
+    }
+
+    /// What the target has told, unless it cannot be true.
+    fn checked_usage(&self) -> Option<ToldUsage> {
+        let told = self.usage?;
+        let is_possible = self.bounds.allow(&told, self.received);
+        if !is_possible {
+            self.events.doubt_usage();
+        }
+        is_possible.then_some(told)
     }
 }

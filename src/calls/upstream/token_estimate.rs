@@ -1,7 +1,7 @@
 //! Estimates of token counts, for requests whose usage the target has not told.
 
 /// Bytes of a token in most languages and vocabularies.
-const BYTES_PER_TOKEN: usize = 4;
+pub const BYTES_PER_TOKEN: usize = 4;
 /// Tokens that a chat template adds to a message.
 const TOKENS_PER_MESSAGE: usize = 4;
 /// The size up to which a part of a stream is taken for one token.

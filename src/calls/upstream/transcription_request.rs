@@ -9,6 +9,8 @@ use hyper::body::Bytes;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
+use super::bounded_list::AtMost;
+use super::response_limits;
 use crate::engine::{Segment, TranscriptionEvent, Word, find_language};
 use crate::upstream::{Payload, UpstreamCall, UpstreamModel};
 
@@ -16,6 +18,9 @@ use crate::upstream::{Payload, UpstreamCall, UpstreamModel};
 const BLOCK: usize = 128 << 10;
 /// Blocks that wait for the connection.
 const WAITING_BLOCKS: usize = 4;
+
+/// Max segments and max words of a transcript: several days of speech.
+const MAX_PARTS: usize = 1 << 18;
 
 /// A file to transcribe or translate.
 pub struct TranscriptionRequest {
@@ -37,9 +42,9 @@ struct Body {
     text: String,
     language: Option<String>,
     #[serde(default)]
-    segments: Option<Vec<SegmentBody>>,
+    segments: Option<AtMost<SegmentBody, MAX_PARTS>>,
     #[serde(default)]
-    words: Option<Vec<WordBody>>,
+    words: Option<AtMost<WordBody, MAX_PARTS>>,
 }
 
 #[derive(Deserialize)]
@@ -61,8 +66,9 @@ struct WordBody {
 }
 
 impl TranscriptionRequest {
-    /// The request to an upstream model. The file is read while it is sent, again for each target that is tried.
-    pub fn call(self, model: &Arc<UpstreamModel>) -> UpstreamCall {
+    /// The request to an upstream model. The file is read while it is sent, again for each target that is tried. `seconds`: its
+    /// length.
+    pub fn call(self, model: &Arc<UpstreamModel>, seconds: f64) -> UpstreamCall {
         let (operation, request) = (self.operation, Arc::new(self));
         let payload = move |name: &str| {
             let (sender, parts) = mpsc::channel(WAITING_BLOCKS);
@@ -72,7 +78,8 @@ impl TranscriptionRequest {
             tokio::task::spawn_blocking(move || request.send(head, &sender));
             Payload::parts(content_type, parts)
         };
-        UpstreamCall { model: Arc::clone(model), operation, payload: Arc::new(payload) }
+        let max_bytes = response_limits::transcript(seconds);
+        UpstreamCall { model: Arc::clone(model), operation, payload: Arc::new(payload), max_bytes }
     }
 
     /// The form up to the contents of the file.
@@ -147,21 +154,28 @@ fn file_ending(file: &File) -> &'static str {
 /// Reads a response about this many seconds of audio. `None` if it makes no sense.
 pub fn read(body: &[u8], seconds: f64) -> Option<Vec<TranscriptionEvent>> {
     let Body { text, language, segments, words } = serde_json::from_slice(body).ok()?;
-    let mut segments: Vec<Segment> = segments.unwrap_or_default().into_iter().map(segment).collect();
+    let mut segments: Vec<Segment> = segments.unwrap_or_default().0.into_iter().map(segment).collect();
     if segments.is_empty() && !text.trim().is_empty() {
         segments.push(Segment { end: seconds, text, ..Segment::default() });
     }
     let is_sound = |start: f64, end: f64| start.is_finite() && end.is_finite();
-    let words = words.unwrap_or_default();
+    let words = words.unwrap_or_default().0;
     if !segments.iter().all(|segment| is_sound(segment.start, segment.end))
         || !words.iter().all(|word| is_sound(word.start, word.end))
     {
         return None;
     }
+    // The earliest start of each segment and those after it, so that the last segment that begins early enough is quickly found.
+    let backwards = segments.iter().rev().scan(f64::INFINITY, |earliest, segment| {
+        *earliest = earliest.min(segment.start);
+        Some(*earliest)
+    });
+    let mut earliest: Vec<f64> = backwards.collect();
+    earliest.reverse();
     for WordBody { word, start, end } in words {
         let text = if word.starts_with(char::is_whitespace) { word } else { format!(" {word}") };
         // A word belongs to the last segment that begins before it ends.
-        let at = segments.iter().rposition(|segment| segment.start < end || segment.start <= start).unwrap_or(0);
+        let at = earliest.partition_point(|earliest| *earliest < end || *earliest <= start).saturating_sub(1);
         if let Some(segment) = segments.get_mut(at) {
             segment.words.push(Word { text, start, end, probability: 1.0 });
         }
@@ -212,6 +226,19 @@ mod tests {
         let words: Vec<Vec<&str>> =
             segments.iter().map(|one| one.words.iter().map(|word| word.text.as_str()).collect()).collect();
         assert_eq!(words, [[" One"], [" Two"]]);
+    }
+
+    #[test]
+    fn words_belong_to_the_last_segment_that_begins_early_enough() {
+        let segment = |start: f64| json!({ "start": start, "end": 9.0, "text": "" });
+        let word = |start: f64, end: f64| json!({ "word": "a", "start": start, "end": end });
+        // Not in order, as servers may send them.
+        let body = json!({
+            "text": "", "segments": [segment(1.0), segment(5.0), segment(3.0), segment(8.0)],
+            "words": [word(0.0, 0.5), word(1.0, 1.0), word(2.0, 2.5), word(4.0, 4.5), word(6.0, 7.0), word(8.0, 9.0)],
+        });
+        let counts: Vec<usize> = segments(&body).unwrap().1.iter().map(|one| one.words.len()).collect();
+        assert_eq!(counts, [3, 0, 2, 1]);
     }
 
     #[test]
