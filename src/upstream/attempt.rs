@@ -61,6 +61,8 @@ pub enum NoAnswer {
     Failed {
         was_closed: bool,
     },
+    /// The response is larger than the request allows.
+    TooLarge,
     ShuttingDown,
 }
 
@@ -69,9 +71,8 @@ impl From<Failure> for NoAnswer {
         match failure {
             Failure::ShuttingDown => Self::ShuttingDown,
             Failure::Refused(refusal) => Self::Refused(refusal),
-            Failure::Busy { .. } | Failure::Unavailable { .. } | Failure::Broken | Failure::TooLarge => {
-                Self::Failed { was_closed: false }
-            }
+            Failure::TooLarge => Self::TooLarge,
+            Failure::Busy { .. } | Failure::Unavailable { .. } | Failure::Broken => Self::Failed { was_closed: false },
         }
     }
 }

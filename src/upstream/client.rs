@@ -128,7 +128,11 @@ impl UpstreamClient {
         }
         let NoTarget { wait, .. } = pool.refusal(shared.clock_rng.uptime());
         let wait = wait.max(MIN_WAIT);
-        Err(if last == Some(NoAnswer::Busy) { Failure::Busy { wait } } else { Failure::Unavailable { wait } })
+        Err(match last {
+            Some(NoAnswer::Busy) => Failure::Busy { wait },
+            Some(NoAnswer::TooLarge) => Failure::TooLarge,
+            _ => Failure::Unavailable { wait },
+        })
     }
 
     /// The targets of a model. Their states begin anew when the model's file has changed.
