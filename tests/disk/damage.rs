@@ -13,7 +13,7 @@ use std::time::Duration;
 use outpost::clock_rng::Timestamp;
 use outpost::error::{Code, Error, Result};
 use outpost::ids::{ConversationId, FileId, KeyId, ProjectId};
-use outpost::service::{Access, Conversations, NewConversation, PageRequest, Precondition, Secret};
+use outpost::service::{Access, Conversations, NewConversation, PageRequest, Precondition, Secret, Transcript};
 use outpost::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};
 use outpost::storage::{DATABASE_FILE, WriteTx, check, content_chunks};
 use serde_json::json;
@@ -56,6 +56,12 @@ fn chunk_bytes(at: u32) -> Vec<u8> {
 
 fn conversations(server: &Server) -> Conversations {
     Conversations::new(server.store.clone(), server.clock_rng.clone())
+}
+
+/// Reads a conversation of any size.
+async fn read_conversation(server: &Server, admin: &Access, id: ConversationId) -> Result<Transcript> {
+    let read = conversations(server).get(admin, id, u64::MAX).await;
+    read.map(|transcript| transcript.read().unwrap())
 }
 
 async fn fill(
@@ -203,7 +209,7 @@ async fn read(content: &Content, server: &Server, admin: &Access) {
     allow_damage_errors("projects", server.projects.list(admin, pages()).await);
     allow_damage_errors("keys", server.keys.list(admin, content.project, pages()).await);
     for (number, id) in content.conversations.iter().enumerate() {
-        let Some(transcript) = allow_damage_errors("a conversation", conversations(server).get(admin, *id).await)
+        let Some(transcript) = allow_damage_errors("a conversation", read_conversation(server, admin, *id).await)
         else {
             continue;
         };
@@ -393,7 +399,7 @@ fn damaged_pages_are_503_and_other_requests_succeed() {
         let admin = server.admin(&content.installation).await.unwrap();
         let (bad, good) = (content.conversations[3], content.conversations[18]);
         for _ in 0..20 {
-            let refused = conversations(&server).get(&admin, bad).await.err().unwrap();
+            let refused = read_conversation(&server, &admin, bad).await.err().unwrap();
             assert_eq!(refused.code(), Code::StorageUnavailable, "{:?}", refused.cause());
             assert!(refused.wait().is_some());
             // The three writes share a transaction.
@@ -410,9 +416,9 @@ fn damaged_pages_are_503_and_other_requests_succeed() {
             let (good_append, bad_append, new_key) = all.await;
             assert_eq!((good_append, bad_append), (None, Some(Code::StorageUnavailable)));
             assert!(new_key.is_ok());
-            assert!(conversations(&server).get(&admin, good).await.is_ok());
+            assert!(read_conversation(&server, &admin, good).await.is_ok());
         }
-        let transcript = conversations(&server).get(&admin, good).await.unwrap();
+        let transcript = read_conversation(&server, &admin, good).await.unwrap();
         assert_eq!(transcript.messages.len(), 40, "each acknowledged message is stored once");
     });
     server.close();
@@ -425,10 +431,10 @@ fn altered_text_is_detected_when_it_is_read() {
     let server = content.installation.open_through(disk.opener()).unwrap();
     runtime().block_on(async {
         let admin = server.admin(&content.installation).await.unwrap();
-        let refused = conversations(&server).get(&admin, content.conversations[3]).await.err().unwrap();
+        let refused = read_conversation(&server, &admin, content.conversations[3]).await.err().unwrap();
         assert_eq!(refused.code(), Code::StorageUnavailable);
         assert!(refused.message().contains("damaged"));
-        assert!(conversations(&server).get(&admin, content.conversations[4]).await.is_ok());
+        assert!(read_conversation(&server, &admin, content.conversations[4]).await.is_ok());
     });
     let report = server.store.verify().unwrap();
     assert!(report.problems.iter().any(|problem| problem.contains("checksum")), "{:?}", report.problems);
