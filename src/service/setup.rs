@@ -49,7 +49,7 @@ pub struct FirstKey {
 
 /// Whether nothing has created a project or a key.
 pub async fn is_first_start(store: &Store) -> Result<bool> {
-    store.read(|tx| is_empty(tx)).await
+    store.read(is_empty).await
 }
 
 fn is_empty(tx: &impl Reader) -> Result<bool> {

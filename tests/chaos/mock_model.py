@@ -13,8 +13,8 @@ PROMPT = re.compile(r"mark=(\S+) in=(\d+) out=(\d+) parts=(\d+) wait=(\d+)")
 
 
 def prompt(mark: str, tokens_in: int, tokens_out: int, parts: int = 1, wait: int = 0) -> str:
-    """A prompt that the mock understands."""
-    return f"mark={mark} in={tokens_in} out={tokens_out} parts={parts} wait={wait}"
+    """A prompt that the mock understands. It is so long that its usage can be true."""
+    return f"mark={mark} in={tokens_in} out={tokens_out} parts={parts} wait={wait} {'.' * tokens_in}"
 
 
 class Mock(asyncio.Protocol):

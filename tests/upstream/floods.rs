@@ -202,7 +202,7 @@ fn whole_responses_far_beyond_what_was_asked_for_are_refused() {
 }
 
 #[test]
-fn speech_far_longer_than_its_text_is_cut_off_and_not_charged() {
+fn speech_far_longer_than_its_text_is_cut_off_and_charged_as_far_as_it_was_sent() {
     let target = FakeTarget::start(|_, _, reply| {
         reply.raw("HTTP/1.1 200 OK\r\ncontent-type: audio/pcm\r\n\r\n");
         // Two minutes for five characters.
@@ -217,7 +217,9 @@ fn speech_far_longer_than_its_text_is_cut_off_and_not_charged() {
     assert!(received.len() < 40 * 48_000, "{}", received.len());
     let project = server.get("/v1/projects").ok()["data"][0]["id"].as_str().unwrap().to_owned();
     let usage = server.get(&format!("/v1/projects/{project}/usage")).ok();
-    assert_eq!(usage["audio_processing"]["output_seconds"], 0.0);
+    let charged = usage["audio_processing"]["output_seconds"].as_f64().unwrap();
+    // The last part may be lost when the connection is closed.
+    assert!(charged > 1.0 && charged < received.len() as f64 / 48_000.0 + 2.0, "{charged}, {}", received.len());
 }
 
 #[test]
