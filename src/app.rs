@@ -672,7 +672,7 @@ fn self_signed(data: &Path, address: SocketAddr) -> Result<Arc<Certificate>, Sta
 }
 
 /// Creates the first project and key in an empty store. The secret is in its file before the store has the key, because a
-/// start that is killed in between must not leave a key that nobody knows.
+/// start that is killed in between must not leave a key whose secret is lost.
 async fn create_first_key(store: &Store, clock_rng: &Arc<dyn ClockRng>, data: &Path) -> Result<(), StartError> {
     if !setup::is_first_start(store).await.map_err(StartError::Setup)? {
         return Ok(());

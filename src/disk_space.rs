@@ -33,6 +33,12 @@ impl DiskSpace {
     }
 }
 
+/// Whether two paths are on one file system.
+pub fn is_same_disk(one: &Path, other: &Path) -> bool {
+    let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+    device(one) == device(other)
+}
+
 /// What kind of data is stored, from what is refused first to what is never refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DataClass {
@@ -93,8 +99,7 @@ impl DiskReserve {
 
     /// Whether a folder is on the same disk.
     pub fn covers(&self, folder: &Path) -> bool {
-        let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
-        device(&self.folder) == device(folder)
+        is_same_disk(&self.folder, folder)
     }
 
     /// # Errors

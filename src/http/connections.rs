@@ -108,7 +108,7 @@ pub struct Stream {
 /// The time in which a response must be sent, until it is dropped.
 ///
 /// Over HTTP/1, nothing asks for the next part of a body while the client does not read, so the sweep closes the
-/// connection. Over HTTP/2, whoever sends the parts asks, because each has a timeout of its own.
+/// connection. Over HTTP/2, the code that sends the parts asks, because each part has a timeout of its own.
 pub struct SendLimit {
     end: Option<Instant>,
     /// Of HTTP/1, which sends one response at a time.

@@ -6,7 +6,7 @@
 //! not read, or reads very slowly, loses its connection ([`super::connections`]), so no room is held without end. Responses of
 //! at most [`SMALL_BYTES`] take no room.
 //!
-//! A project may take half of the budget, a key a quarter and a connection an eighth. Whoever holds nothing may exceed
+//! A project may take half of the budget, a key a quarter and a connection an eighth. A client that holds nothing may exceed
 //! its share with one response, so no response is too large to be sent.
 //!
 //! A response whose size is known only when it is built takes its room then, and may exceed these limits by a quarter.

@@ -214,7 +214,7 @@ impl Images {
             size,
             quality: call.quality,
             seeds,
-            // The target tells of no steps.
+            // The target does not report its steps.
             steps: 0,
             events: ImageEvents::finished(done.collect()),
             finished: 0,

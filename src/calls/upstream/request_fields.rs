@@ -111,16 +111,11 @@ pub fn number(value: f32) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     /// The fields for a server with this API, or the field that is refused.
     fn fields(api: &str, sampling: &SamplingRequest) -> Result<Value, String> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("upstream.toml");
-        fs::write(&path, format!("kind = \"chat\"\napi = \"{api}\"\n[[target]]\nurl = \"http://a\"")).unwrap();
-        let model = UpstreamModel::read("m", &path).unwrap();
+        let model = UpstreamModel::for_tests(&format!("api = \"{api}\""));
         let mut fields = Fields::new();
         let stop = ["x".to_owned()];
         let text = TextParameters { sampling, seed: Some(u64::MAX), stop: &stop, max_tokens: Some(5), choices: 2 };

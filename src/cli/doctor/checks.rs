@@ -13,7 +13,7 @@ use crate::app::run_record::{self, Crash};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::config::{ComputeArgs, DataPaths, DiskArgs};
 use crate::control_socket;
-use crate::disk_space::{DiskLevel, DiskReserve};
+use crate::disk_space::{DiskLevel, DiskReserve, is_same_disk};
 use crate::display::format_bytes;
 use crate::engine::InstalledSettings;
 use crate::models::backend::Isa;
@@ -79,11 +79,6 @@ pub(super) fn all(
 fn existing(path: &Path) -> &Path {
     let exists = |folder: &&Path| !folder.as_os_str().is_empty() && folder.exists();
     path.ancestors().find(exists).unwrap_or(Path::new("."))
-}
-
-fn is_same_disk(one: &Path, other: &Path) -> bool {
-    let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
-    device(one) == device(other)
 }
 
 /// Whether a server uses this data folder.

@@ -4,8 +4,8 @@
 //! Servers and commands refuse such a database, those of older programs too. The same row decides between a copy and a
 //! server that start at once, because only one of them can insert it.
 //!
-//! An interrupted copy starts over: it raises the number and removes the rows. Nobody knows whether the earlier one still
-//! runs, so every transaction locks the row and requires the number. An earlier copy can then write nothing more.
+//! An interrupted copy starts over: it raises the number and removes the rows. The earlier one may still
+//! run, so every transaction locks the row and requires the number. An earlier copy can then write nothing more.
 
 use super::blocking::block_on;
 use super::connection::{Answer, Connection, Phase, Request};
