@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import statistics
 import subprocess
 import tempfile
@@ -41,7 +42,7 @@ class Outpost:
         command = [binary or target / "release/outpost", "serve", "--listen", "127.0.0.1:0", "--no-pull"]
         command += ["--data", self.data.name, "--models", models, "--threads", str(threads), *arguments]
         self.process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
+        self.port = int(re.search(r":(\d+)", self.process.stdout.readline())[1])
         self.key = (pathlib.Path(self.data.name) / "admin.key").read_text().strip()
 
     def create_project_key(self, name):

@@ -24,9 +24,19 @@ pub struct OutputRequest {
     /// The position of each tool among those that the client sent; empty if it sent no others.
     pub tool_positions: Vec<usize>,
     pub choice: ToolChoice,
+    /// The tools that may be called; `None`: all.
+    pub allowed: Option<AllowedTools>,
     /// Whether one choice may have several calls; `None`: as the model can.
     pub parallel: Option<bool>,
     pub dialect: Dialect,
+}
+
+/// Tools that `tool_choice` allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllowedTools {
+    pub names: Vec<String>,
+    /// The field with the names.
+    pub field: &'static str,
 }
 
 /// `tool_choice`.
@@ -65,14 +75,33 @@ impl OutputRequest {
             Some(own) => own,
             None => agents.as_deref().map(parse).transpose()?.unwrap_or_default(),
         };
+        let (listed, tool_positions) = match self.allowed {
+            Some(allowed) => allowed.select(listed, &self.tool_positions)?,
+            None => (listed, self.tool_positions),
+        };
         let text_field = self.text_field.unwrap_or_else(|| self.dialect.output_schema());
         let calling = resolve_call_mode(&self.choice, &listed, self.dialect)?;
         let visible = if self.choice == ToolChoice::None { Vec::new() } else { listed };
         let tools = visible.into_iter().map(|definition| tool(definition, strict_schemas)).collect();
         let spec = OutputSpec { text: self.text, tools, calling, parallel: self.parallel.unwrap_or(true) };
         let parallel_by_model = self.parallel.is_none();
-        let Self { tool_positions, dialect, .. } = self;
+        let dialect = self.dialect;
         Ok(ResolvedOutput { spec, tool_positions, from_agent, parallel_by_model, text_field, dialect })
+    }
+}
+
+impl AllowedTools {
+    /// The allowed ones of the tools, and their positions among those that the client sent.
+    fn select(&self, tools: Vec<Value>, positions: &[usize]) -> Result<(Vec<Value>, Vec<usize>)> {
+        let is_unknown = |name: &&String| !tools.iter().any(|tool| tool_name(tool) == Some(name));
+        if let Some(unknown) = self.names.iter().find(is_unknown) {
+            let text = format!("'{}' has '{}', which is not the name of a tool.", self.field, shorten(unknown));
+            return Err(Error::invalid(self.field, text));
+        }
+        let is_allowed = |tool: &Value| tool_name(tool).is_some_and(|name| self.names.iter().any(|one| one == name));
+        let position = |index: usize| positions.get(index).copied().unwrap_or(index);
+        let numbered = tools.into_iter().enumerate().filter(|(_, tool)| is_allowed(tool));
+        Ok(numbered.map(|(index, tool)| (tool, position(index))).unzip())
     }
 }
 

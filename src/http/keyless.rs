@@ -1,21 +1,35 @@
-//! Requests without an API key, for clients that send none (`--keyless-project`). They act with a key of that project that
-//! may only call models.
+//! Requests without an API key, for clients that have none (`--keyless-project`). They act with a key of that project that
+//! may only call models. Most programs for local servers insist on some key, so their users enter a placeholder such as
+//! `ollama`: what cannot be one of our keys counts as none.
 //!
 //! What is accepted must come from a program on this machine. The peer's address excludes other machines, and the host
 //! name DNS rebinding. A web page on this machine is recognised by what browsers add to its requests: `Origin` and
 //! `Sec-Fetch-Site`. A proxy on this machine is recognised only by the headers that it adds.
 
 use actix_web::HttpRequest;
-use actix_web::http::Method;
-use actix_web::http::header::{self, HeaderMap, HeaderName};
+use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use super::Api;
 use super::api_format::is_ollama;
+use super::response::Mount;
 use crate::ids::KeyId;
 use crate::origin::Origin;
+use crate::service::api_key_secret::looks_like_key;
 
-/// VS Code lists models with Ollama's API, and then chats here.
-const OPENAI_CHAT: &str = "/v1/chat/completions";
+/// The first segments of the paths, below the mounts, that call models or list them.
+const MODEL_PATHS: [&str; 11] = [
+    "audio",
+    "chat",
+    "completions",
+    "detokenize",
+    "embeddings",
+    "images",
+    "messages",
+    "models",
+    "rerank",
+    "responses",
+    "tokenize",
+];
 
 /// Where Anthropic's clients send the key.
 pub const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -30,9 +44,8 @@ const FORWARDED: [HeaderName; 4] =
 pub fn key(api: &Api, request: &HttpRequest) -> Option<KeyId> {
     let key = api.keyless?;
     let headers = request.headers();
-    let is_served = is_ollama(request.path()) || (request.path() == OPENAI_CHAT && request.method() == Method::POST);
     let is_local = request.peer_addr().is_some_and(|peer| peer.ip().to_canonical().is_loopback());
-    let is_accepted = is_served
+    let is_accepted = calls_models(request.path())
         && is_local
         && !has_credentials(headers)
         && !FORWARDED.iter().any(|name| headers.contains_key(name))
@@ -41,11 +54,26 @@ pub fn key(api: &Api, request: &HttpRequest) -> Option<KeyId> {
     is_accepted.then_some(key)
 }
 
-/// Whether a request has any credentials. Some clients send an empty key if none is configured.
+/// Whether a path calls models or lists them.
+fn calls_models(path: &str) -> bool {
+    let first_segment =
+        |(_, rest): (Mount, &str)| rest.split('/').nth(1).is_some_and(|first| MODEL_PATHS.contains(&first));
+    is_ollama(path) || Mount::of(path).is_some_and(first_segment)
+}
+
+/// Whether a request has credentials that could be a key of this server, or that are of another kind than keys. Some
+/// clients send an empty key if none is configured, and others a placeholder.
 fn has_credentials(headers: &HeaderMap) -> bool {
-    let is_empty = |value: &str| value.trim().is_empty() || value.trim().eq_ignore_ascii_case("bearer");
-    let sent = headers.get_all(header::AUTHORIZATION).chain(headers.get_all(API_KEY));
-    sent.into_iter().any(|value| !value.to_str().is_ok_and(is_empty))
+    let is_placeholder = |value: &HeaderValue, scheme: &str| {
+        let Ok(text) = value.to_str() else { return false };
+        let text = text.trim();
+        let is_of_scheme =
+            text.is_empty() || text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+        is_of_scheme && !looks_like_key(text)
+    };
+    let authorizations = headers.get_all(header::AUTHORIZATION).all(|value| is_placeholder(value, "bearer"));
+    let keys = headers.get_all(API_KEY).all(|value| is_placeholder(value, ""));
+    !(authorizations && keys)
 }
 
 /// Whether a request is not from a web page, except for a page of an origin that the operator has named. Any origin (`*`)
@@ -61,8 +89,6 @@ fn is_own_program(headers: &HeaderMap, origins: &[Origin]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use actix_web::http::header::HeaderValue;
-
     use super::*;
 
     fn headers(list: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -74,17 +100,39 @@ mod tests {
     }
 
     #[test]
-    fn only_an_empty_key_counts_as_none() {
-        for none in [&[][..], &[("authorization", "Bearer")], &[("authorization", " bearer  ")], &[("x-api-key", "")]] {
+    fn empty_keys_and_placeholders_count_as_none() {
+        for none in [
+            &[][..],
+            &[("authorization", "Bearer")],
+            &[("authorization", " bearer  ")],
+            &[("authorization", "Bearer ollama"), ("x-api-key", "sk-no-key-required")],
+            &[("authorization", "Bearer"), ("authorization", "Bearer x")],
+            &[("x-api-key", "")],
+        ] {
             assert!(!has_credentials(&headers(none)), "{none:?}");
         }
         for some in [
-            &[("authorization", "Bearer x")][..],
+            &[("authorization", "Bearer opk_")][..],
+            &[("authorization", "Bearer \"OPK_x\"")],
             &[("authorization", "Basic eA==")],
-            &[("x-api-key", "x")],
-            &[("authorization", "Bearer"), ("authorization", "Bearer x")],
+            &[("authorization", "ollama")],
+            &[("x-api-key", "opk_x")],
+            &[("authorization", "Bearer ollama"), ("x-api-key", "opk_x")],
+            &[("authorization", "Bearer"), ("authorization", "Bearer opk_x")],
         ] {
             assert!(has_credentials(&headers(some)), "{some:?}");
+        }
+    }
+
+    #[test]
+    fn only_paths_of_models_are_served() {
+        for path in
+            ["/api/tags", "/v1/models", "/v1/models/a", "/openai/v1/chat/completions", "/v1/messages/count_tokens"]
+        {
+            assert!(calls_models(path), "{path}");
+        }
+        for path in ["/v1/me", "/v1/api-keys", "/v1/modelsx", "/v1/model-pulls", "/v1", "/metrics", "/chat", "/api"] {
+            assert!(!calls_models(path), "{path}");
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod path_suggestion;
 mod responses;
+mod unserved;
 
 use actix_web::http::header::{self, HeaderValue};
 use actix_web::web::{self, Bytes};
@@ -99,11 +100,12 @@ pub async fn serve(document: web::Data<Document>) -> HttpResponse {
 pub async fn fallback(request: HttpRequest, document: web::Data<Document>) -> HttpResponse {
     let path = shorten(request.path());
     let Some(allow) = document.allowed(request.path()) else {
-        let hint = match document.suggest(request.path()) {
+        let hint = || match document.suggest(request.path()) {
             Some(meant) => format!("Did you mean '{}'?", shorten(&meant)),
             None => "/openapi.json lists every path.".to_owned(),
         };
-        let message = format!("There is nothing at '{path}'. {hint}");
+        let message =
+            unserved::explain(request.path()).unwrap_or_else(|| format!("There is nothing at '{path}'. {}", hint()));
         return HttpResponse::from_error(Error::new(Code::NotFound, message));
     };
     not_allowed(&request, allow)

@@ -35,7 +35,7 @@ const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-client-request-id");
 
 /// Paths that monitoring systems request every few seconds.
-const PROBES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+const PROBES: [&str; 5] = ["/healthz", "/readyz", "/health", "/ping", "/metrics"];
 
 /// The id of the current request.
 pub fn request_id(request: &HttpRequest) -> Option<RequestId> {

@@ -129,6 +129,9 @@ fn app(
         .service(scoped(OLLAMA_PREFIX, Mount::OpenAi, routes::ollama::mount))
         .service(routes::health::alive)
         .service(routes::health::ready)
+        .service(routes::health::health)
+        .service(routes::health::ping)
+        .service(routes::health::version)
         .service(routes::metrics::metrics)
         .split_for_parts();
     let document = Data::new(openapi::Document::new(document));

@@ -33,9 +33,21 @@ impl UnknownFields {
         rest: &Map<String, Value>,
         is_idle: impl Fn(&str, &Value) -> bool,
     ) -> Result<Vec<String>> {
+        self.left_out_within::<T>("", rest, is_idle)
+    }
+
+    /// Like [`Self::left_out_unless`], for the fields of an object `T` in the request. `path`: its name and a dot.
+    pub fn left_out_within<T: PartialSchema>(
+        self,
+        path: &str,
+        rest: &Map<String, Value>,
+        is_idle: impl Fn(&str, &Value) -> bool,
+    ) -> Result<Vec<String>> {
         match self {
-            Self::Refused => unknown(rest, is_idle).next().map_or(Ok(Vec::new()), |name| Err(unsupported::<T>(name))),
-            Self::Ignored => Ok(unknown_names(rest, is_idle)),
+            Self::Refused => {
+                unknown(rest, is_idle).next().map_or(Ok(Vec::new()), |name| Err(unsupported::<T>(path, name)))
+            }
+            Self::Ignored => Ok(unknown_names(rest, is_idle).into_iter().map(|name| format!("{path}{name}")).collect()),
         }
     }
 }
@@ -51,11 +63,11 @@ pub fn unknown_names(rest: &Map<String, Value>, is_idle: impl Fn(&str, &Value) -
     unknown(rest, is_idle).map(|name| shorten(name)).collect()
 }
 
-/// The error for a field that the request `T` does not have.
-fn unsupported<T: PartialSchema>(name: &str) -> Error {
+/// The error for a field that the object `T` at `path` does not have.
+fn unsupported<T: PartialSchema>(path: &str, name: &str) -> Error {
     let fields = schema_fields::<T>();
-    let meant = spelling::nearest(name, fields.iter().map(String::as_str));
-    let name = shorten(name);
+    let meant = spelling::nearest(name, fields.iter().map(String::as_str)).map(|meant| format!("{path}{meant}"));
+    let name = format!("{path}{}", shorten(name));
     let message = match (name.as_str(), meant) {
         ("functions", _) => "'functions' is the older form of 'tools' and is not supported by this server. Send 'tools'.".to_owned(),
         ("function_call", _) => {

@@ -123,6 +123,11 @@ fn letter(text: &[u8], at: usize, times: u8) -> Option<(u8, usize)> {
     if first == b'%' { encoded().or(Some((first, length))) } else { Some((first, length)) }
 }
 
+/// Whether a text could be meant as a key, even a mistyped one.
+pub fn looks_like_key(text: &str) -> bool {
+    text.to_ascii_lowercase().contains(PREFIX)
+}
+
 /// The key id in a well-formed secret; 401 for any other text, without a database read.
 pub fn parse(text: &str) -> Result<KeyId> {
     parts(text.as_bytes()).ok_or_else(invalid)

@@ -256,6 +256,14 @@ fn unknown_paths_and_ids_are_answered_with_the_right_form() {
         ),
         (post("/chat", &nothing), "There is nothing at '/chat'. Did you mean '/v1/chat/completions'?"),
         (post("/responses", &nothing), "There is nothing at '/responses'. Did you mean '/v1/responses'?"),
+        (
+            post("/v1/threads", &nothing),
+            "The Assistants API is not served by this server. Use conversations ('/v1/conversations').",
+        ),
+        (
+            post("/openai/v1/uploads/upload_1/parts", &nothing),
+            "The Uploads API is not served by this server. Upload a whole file of any size with 'POST /v1/files'.",
+        ),
         (get("/v1/nothing/here"), "There is nothing at '/v1/nothing/here'. /openapi.json lists every path."),
         (get("/v1/projects/org-abc"), &project),
         (get("/v1/files/file-abc123"), &file),

@@ -54,6 +54,9 @@ fn local_programs_may_call_models_without_a_key() {
     assert_eq!(whole["done"], true);
     // VS Code chats there after it has listed the models.
     post(&server, "/v1/chat/completions", &chat()).ok();
+    for path in ["/v1/models", "/openai/v1/models"] {
+        server.raw(Method::GET, path, None, &[], None).ok();
+    }
     // Its key is one of the project, which is metered and may only call models.
     let key = own_key(&server);
     assert_eq!(key["scopes"], json!(["inference"]));
@@ -61,10 +64,29 @@ fn local_programs_may_call_models_without_a_key() {
     let report = server.get(&format!("/v1/projects/{project}/usage?group_by=api_key_id")).ok();
     let groups = report["groups"].as_array().unwrap();
     let row = groups.iter().find(|row| row["api_key_id"] == key["id"]).unwrap_or_else(|| panic!("{report}"));
-    assert_eq!(row["requests"], 7);
+    assert_eq!(row["requests"], 9);
     assert_eq!(post(&server, "/api/chat", &json!({ "model": MODEL, "keep_alive": 0 })).error_fields().0, 403);
     let delete = server.call(Method::DELETE, "/api/delete", None, Some(&json!({ "model": MODEL })));
     assert_eq!(delete.error_fields().0, 403);
+}
+
+#[test]
+fn a_placeholder_for_a_key_counts_as_none() {
+    let server = start();
+    for headers in [
+        &[("authorization", "Bearer ollama")][..],
+        &[("authorization", "Bearer sk-no-key-required")],
+        &[("x-api-key", "dummy"), ("authorization", "Bearer dummy")],
+    ] {
+        for path in ["/api/tags", "/v1/models", "/openai/v1/models"] {
+            server.raw(Method::GET, path, None, headers, None).ok();
+        }
+        let body = chat().to_string().into_bytes();
+        let chatted = server.raw(Method::POST, "/openai/v1/chat/completions", None, headers, Some(body)).ok();
+        assert_eq!(chatted["object"], "chat.completion");
+        let refused = server.raw(Method::GET, "/v1/me", None, headers, None);
+        assert_eq!(refused.error_fields().0, 401, "{headers:?}");
+    }
 }
 
 #[test]
@@ -88,10 +110,10 @@ fn all_other_requests_need_a_key() {
         assert_eq!(tags(&server, headers).error_fields().0, 401, "{headers:?}");
     }
     assert_eq!(tags(&server, &[("host", "evil.example")]).status, 421);
-    for path in ["/v1/models", "/openai/v1/models", "/v1/me", "/v1/chat/completions", "/metrics"] {
+    for path in ["/v1/me", "/v1/conversations", "/v1/files", "/metrics"] {
         assert_eq!(server.raw(Method::GET, path, None, &[], None).error_fields().0, 401, "{path}");
     }
-    for path in ["/v1/embeddings", "/openai/v1/chat/completions", "/v1/messages", "/v1/api-keys"] {
+    for path in ["/v1/conversations", "/v1/agents", "/v1/api-keys"] {
         assert_eq!(post(&server, path, &chat()).error_fields().0, 401, "{path}");
     }
     // It is off unless it is asked for.

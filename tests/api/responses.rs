@@ -306,6 +306,8 @@ fn log_probabilities_are_those_of_a_chat_completion() {
     assert!(found.len() > 3, "{whole}");
     // Tokens that end in an incomplete character are not part of the text.
     assert_eq!(found[..], expected.as_array().unwrap()[..found.len()]);
+    let alone = send(&server, json!({ "top_logprobs": 2, "ignore_eos": true })).ok();
+    assert_eq!(alone["output"][0]["content"][0]["logprobs"], whole["output"][0]["content"][0]["logprobs"]);
     let mut streamed = more;
     streamed["stream"] = json!(true);
     assert_eq!(comparable(assembled(&send(&server, streamed).text)), comparable(whole));
@@ -381,7 +383,7 @@ fn errors_name_the_field() {
         (json!({ "temperature": 3 }), "temperature"),
         (json!({ "top_p": 0 }), "top_p"),
         (json!({ "top_logprobs": 21 }), "top_logprobs"),
-        (json!({ "top_logprobs": 2 }), "top_logprobs"),
+        (json!({ "tools": [{ "type": "function", "function": { "name": "f" } }] }), "tools[0].function"),
         (json!({ "truncation": "much" }), "truncation"),
         (json!({ "metadata": [] }), "metadata"),
         (json!({ "background": true, "store": false }), "background"),

@@ -88,7 +88,12 @@ fn formats_of_other_servers_are_enforced() {
     };
     let schema = json!({ "type": "array", "items": { "enum": ["a", "b"] }, "minItems": 2, "maxItems": 2 });
     let grammar = "start: (\"x\" | \"y\") \"-\" \"z\"";
-    for more in [json!({ "guided_json": schema }), json!({ "structured_outputs": { "json": schema.to_string() } })] {
+    for more in [
+        json!({ "guided_json": schema }),
+        json!({ "structured_outputs": { "json": schema.to_string() } }),
+        json!({ "json_schema": schema }),
+        json!({ "response_format": { "type": "json_object", "schema": schema } }),
+    ] {
         let value: Vec<String> = serde_json::from_str(&text(more)).unwrap();
         assert!(value.len() == 2 && value.iter().all(|item| item == "a" || item == "b"), "{value:?}");
     }
@@ -97,9 +102,16 @@ fn formats_of_other_servers_are_enforced() {
     {
         assert!(["no", "never"].contains(&text(more).as_str()));
     }
-    assert!(text(json!({ "guided_regex": "ab[0-9]" })).starts_with("ab"));
+    for more in [json!({ "guided_regex": "ab[0-9]" }), json!({ "regex": "ab[0-9]" })] {
+        assert!(text(more).starts_with("ab"));
+    }
     let gbnf = "root ::= letter \"-z\"\nletter ::= [xy]";
-    for more in [json!({ "grammar": grammar }), json!({ "guided_grammar": grammar }), json!({ "grammar": gbnf })] {
+    for more in [
+        json!({ "grammar": grammar }),
+        json!({ "guided_grammar": grammar }),
+        json!({ "grammar": gbnf }),
+        json!({ "ebnf": gbnf }),
+    ] {
         assert!(["x-z", "y-z"].contains(&text(more).as_str()));
     }
     let error = |more: Value| chat(&server, "/v1", more).error_fields().2.unwrap();
@@ -108,6 +120,40 @@ fn formats_of_other_servers_are_enforced() {
     assert_eq!(error(json!({ "guided_choice": ["a"], "response_format": { "type": "json_object" } })), "guided_choice");
     let path = error(json!({ "guided_json": { "type": "array", "items": { "type": "nonsense" } } }));
     assert_eq!(path, "guided_json.items.type");
+    let path = error(json!({ "response_format": { "type": "json_object", "schema": { "type": "nonsense" } } }));
+    assert_eq!(path, "response_format.schema.type");
+}
+
+#[test]
+fn only_allowed_tools_are_called() {
+    let server = start_server();
+    let tools = json!([tool("look"), tool("see"), tool("hear")]);
+    let in_chats_form = json!({ "type": "function", "function": { "name": "see" } });
+    let in_responses_form = json!({ "type": "function", "name": "see" });
+    for choice in [
+        json!({ "type": "allowed_tools", "allowed_tools": { "mode": "required", "tools": [in_chats_form] } }),
+        json!({ "type": "allowed_tools", "mode": "required", "tools": [in_responses_form] }),
+    ] {
+        let called = chat(&server, "/openai/v1", json!({ "tools": tools, "tool_choice": choice })).ok();
+        assert_eq!(called["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "see", "{called}");
+    }
+    let error = |allowed: Value| {
+        let choice = json!({ "type": "allowed_tools", "allowed_tools": allowed });
+        chat(&server, "/v1", json!({ "tools": tools, "tool_choice": choice })).error_fields().2.unwrap()
+    };
+    assert_eq!(error(json!({ "tools": 1 })), "tool_choice.allowed_tools.tools");
+    assert_eq!(error(json!({ "mode": "never", "tools": [] })), "tool_choice.allowed_tools.mode");
+    let unknown = json!({ "tools": [{ "type": "function", "function": { "name": "smell" } }] });
+    assert_eq!(error(unknown), "tool_choice.allowed_tools.tools");
+    // A fault in the schema of an allowed tool is named by its place among all of them.
+    let faulty = json!({ "type": "function", "function": { "name": "g", "strict": true, "parameters": {
+        "type": "object", "properties": { "a": { "not": { "const": 1 } } },
+    } } });
+    let choice =
+        json!({ "type": "allowed_tools", "allowed_tools": { "tools": [{ "type": "function", "name": "g" }] } });
+    let body = json!({ "tools": [tool("look"), faulty], "tool_choice": choice });
+    let field = chat(&server, "/v1", body).error_fields().2.unwrap();
+    assert_eq!(field, "tools[1].function.parameters.properties.a.not");
 }
 
 #[test]

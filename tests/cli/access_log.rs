@@ -83,10 +83,11 @@ fn successful_probes_are_logged_at_debug() {
     let serving = start(folder.path());
     let client = reqwest::blocking::Client::new();
     let status = |path: &str| client.get(format!("{}{path}", serving.url)).send().unwrap().status().as_u16();
-    assert_eq!((status("/healthz"), status("/readyz"), status("/metrics"), status("/health")), (200, 200, 401, 404));
+    assert_eq!((status("/healthz"), status("/readyz"), status("/metrics"), status("/livez")), (200, 200, 401, 404));
+    assert_eq!((status("/health"), status("/ping")), (200, 200));
     assert_eq!(serving.request(Method::GET, "/metrics", None).status(), 200);
     let logged: Vec<Value> = lines(folder.path()).iter().map(|line| json!([line["path"], line["status"]])).collect();
-    assert_eq!(logged, [json!(["/metrics", 401]), json!(["/health", 404])]);
+    assert_eq!(logged, [json!(["/metrics", 401]), json!(["/livez", 404])]);
 
     drop(serving);
     let mut start = command(folder.path(), &["serve", "--listen", "127.0.0.1:0", "--log-format", "json"]);

@@ -91,6 +91,7 @@ fn until_the_stop_delay_is_over_requests_are_answered_but_the_server_is_not_read
     assert_eq!((get("/readyz").status(), get("/readyz").headers().get("connection")), (reqwest::StatusCode::OK, None));
     serving.signal("TERM");
     until(|| "the balancer is told", || get("/readyz").status() == 503);
+    assert!(get("/health").status() == 503 && get("/ping").status() == 503);
     for path in ["/healthz", "/v1/models"] {
         let response = get(path);
         assert_eq!((response.status().as_u16(), response.headers()["connection"].to_str().unwrap()), (200, "close"));

@@ -16,6 +16,7 @@ mod conversations;
 pub mod embeddings;
 mod files;
 mod fine_tuning;
+mod foreign_fields;
 mod generation_stream;
 pub mod health;
 mod hyperparameters;

@@ -54,6 +54,9 @@ pub struct ModelBody {
     /// Max tokens of prompt and output together, or of a text to embed.
     #[serde(skip_serializing_if = "Option::is_none")]
     context_window: Option<u32>,
+    /// vLLM's name of `context_window`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_model_len: Option<u32>,
     /// Number of weights.
     parameters: u64,
     /// Size on disk.
@@ -145,6 +148,7 @@ fn body(model: ModelInfo) -> ModelBody {
         format: model.format,
         quantization: model.quantization,
         context_window: model.context_window,
+        max_model_len: model.context_window,
         parameters: model.parameters,
         bytes: model.bytes,
         license: model.license,

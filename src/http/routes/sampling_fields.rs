@@ -1,10 +1,11 @@
 //! The request fields that chat and text completions share, and their checks.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
-use utoipa::PartialSchema;
 
 use crate::calls::sampling_request::SamplingRequest;
 use crate::display::shorten;
@@ -14,25 +15,6 @@ use crate::http::unknown_fields::UnknownFields;
 use crate::service::json_fields::invalid_field;
 
 const MAX_BIASES: usize = 1024;
-
-/// Fields that do not affect the output of this server.
-const IGNORED: [&str; 15] = [
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "prompt_cache_options",
-    "prediction",
-    "moderation",
-    "verbosity",
-    "reasoning_effort",
-    "keep_alive",
-    "cache_prompt",
-    "num_ctx",
-];
 
 /// Adds the shared fields to the struct of a request. Not a flattened struct, whose fields would have no path in error
 /// messages.
@@ -47,8 +29,8 @@ macro_rules! with_sampling_fields {
             temperature: Option<f32>,
             /// Above 0 up to 1, 0.95 if absent.
             top_p: Option<f32>,
-            /// Sample from this many most likely tokens, 40 if absent; 0 is off.
-            top_k: Option<u32>,
+            /// Sample from this many most likely tokens, 40 if absent; 0 and -1 are off.
+            top_k: Option<i64>,
             /// Sample from tokens with at least this probability, relative to the most likely one: 0–1, 0.05 if absent.
             min_p: Option<f32>,
             /// Locally typical sampling: above 0 up to 1; 1 is off.
@@ -68,8 +50,9 @@ macro_rules! with_sampling_fields {
             min_tokens: Option<u32>,
             /// Continue past the model's end-of-sequence token.
             ignore_eos: Option<bool>,
-            /// Token id → −100 to 100.
-            logit_bias: Option<std::collections::BTreeMap<String, f32>>,
+            /// Token id → −100 to 100. Also a list of pairs.
+            #[schema(value_type = Option<Object>)]
+            logit_bias: Option<$crate::http::routes::sampling_fields::LogitBias>,
             #[serde(flatten)]
             #[schema(ignore)]
             rest: serde_json::Map<String, serde_json::Value>,
@@ -80,7 +63,7 @@ macro_rules! with_sampling_fields {
             fn sampling_fields(&mut self) -> $crate::http::routes::sampling_fields::SamplingFields {
                 $crate::http::routes::sampling_fields::SamplingFields {
                     stream: self.stream,
-                    stream_options: self.stream_options,
+                    stream_options: self.stream_options.take(),
                     temperature: self.temperature,
                     top_p: self.top_p,
                     top_k: self.top_k,
@@ -108,7 +91,7 @@ pub struct SamplingFields {
     pub stream_options: Option<StreamOptions>,
     pub temperature: Option<f32>,
     pub top_p: Option<f32>,
-    pub top_k: Option<u32>,
+    pub top_k: Option<i64>,
     pub min_p: Option<f32>,
     pub typical_p: Option<f32>,
     pub frequency_penalty: Option<f32>,
@@ -118,7 +101,7 @@ pub struct SamplingFields {
     pub stop: Option<Stop>,
     pub min_tokens: Option<u32>,
     pub ignore_eos: Option<bool>,
-    pub logit_bias: Option<BTreeMap<String, f32>>,
+    pub logit_bias: Option<LogitBias>,
 }
 
 /// The shared fields, checked.
@@ -131,11 +114,68 @@ pub struct CheckedSampling {
     pub stream: Option<StreamOptions>,
 }
 
-#[derive(Clone, Copy, Default, Deserialize, utoipa::ToSchema)]
+#[derive(Default, Deserialize, utoipa::ToSchema)]
 pub struct StreamOptions {
     /// Send an additional chunk with the usage before the end.
-    #[serde(default)]
-    pub include_usage: bool,
+    include_usage: Option<bool>,
+    /// Send the usage so far with every chunk; needs `include_usage`.
+    continuous_usage_stats: Option<bool>,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    rest: Map<String, Value>,
+}
+
+impl StreamOptions {
+    /// The options that the server does not have: refused, or their names.
+    pub fn left_out(&self, unknown: UnknownFields) -> Result<Vec<String>> {
+        // It asks for padding of events, or not. The text is the same.
+        let is_idle = |name: &str, _: &Value| name == "include_obfuscation";
+        unknown.left_out_within::<Self>("stream_options.", &self.rest, is_idle)
+    }
+
+    pub fn includes_usage(&self) -> bool {
+        self.include_usage == Some(true)
+    }
+
+    /// The field `usage` of a chunk before the last: absent, null, or the usage so far.
+    pub fn usage_so_far<T>(&self, usage: impl FnOnce() -> T) -> Option<Option<T>> {
+        self.includes_usage().then(|| (self.continuous_usage_stats == Some(true)).then(usage))
+    }
+}
+
+/// The biases of tokens: an object, or a list of pairs as llama.cpp has it.
+pub struct LogitBias(Vec<(String, f32)>);
+
+impl<'de> Deserialize<'de> for LogitBias {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(BiasVisitor)
+    }
+}
+
+struct BiasVisitor;
+
+impl<'de> Visitor<'de> for BiasVisitor {
+    type Value = LogitBias;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LogitBias, A::Error> {
+        let mut biases = BTreeMap::new();
+        while let Some((token, bias)) = map.next_entry::<String, f32>()? {
+            biases.insert(token, bias);
+        }
+        Ok(LogitBias(biases.into_iter().collect()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut pairs: A) -> Result<LogitBias, A::Error> {
+        let mut biases = BTreeMap::new();
+        while let Some((token, bias)) = pairs.next_element::<(u32, f32)>()? {
+            biases.insert(token.to_string(), bias);
+        }
+        Ok(LogitBias(biases.into_iter().collect()))
+    }
 }
 
 #[derive(Deserialize, utoipa::ToSchema)]
@@ -152,7 +192,7 @@ impl SamplingFields {
         let sampling = SamplingRequest {
             temperature: number(SamplingRange::TEMPERATURE, self.temperature)?,
             top_p: number(SamplingRange::TOP_P, self.top_p)?,
-            top_k: self.top_k,
+            top_k: top_k(self.top_k)?,
             min_p: number(SamplingRange::MIN_P, self.min_p)?,
             typical_p: number(SamplingRange::TYPICAL_P, self.typical_p)?,
             frequency_penalty: number(SamplingRange::FREQUENCY_PENALTY, self.frequency_penalty)?,
@@ -167,29 +207,6 @@ impl SamplingFields {
     }
 }
 
-/// The fields that would change the output and that the request `T` does not have: refused, or their names. `is_idle`:
-/// whether a further field with this value changes nothing.
-pub fn left_out<T: PartialSchema>(
-    unknown: UnknownFields,
-    rest: &Map<String, Value>,
-    is_idle: impl Fn(&str, &Value) -> bool,
-) -> Result<Vec<String>> {
-    let changes_nothing =
-        |name: &str, value: &Value| IGNORED.contains(&name) || is_neutral(name, value) || is_idle(name, value);
-    unknown.left_out_unless::<T>(rest, changes_nothing)
-}
-
-/// Whether a sampling field of other servers has the value that switches it off.
-fn is_neutral(name: &str, value: &Value) -> bool {
-    match name {
-        "tfs_z" => value.as_f64() == Some(1.0),
-        "mirostat" | "top_a" | "epsilon_cutoff" | "eta_cutoff" | "dry_multiplier" | "xtc_probability" => {
-            value.as_f64() == Some(0.0)
-        }
-        _ => false,
-    }
-}
-
 pub fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, min: T, max: T) -> Result<T> {
     if value >= min && value <= max {
         return Ok(value);
@@ -200,6 +217,15 @@ pub fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, m
 fn number(range: SamplingRange, given: Option<f32>) -> Result<Option<f32>> {
     let checked = given.map(|value| range.check(value)).transpose();
     checked.or_else(|what| invalid_field(range.field, &what))
+}
+
+/// A limit of tokens with the name of its field; `None` if it is absent or -1, which other servers take for no limit.
+pub fn limit(field: &'static str, given: Option<i64>) -> Result<Option<(u32, &'static str)>> {
+    let checked = given.filter(|count| *count != -1).map(|count| match u32::try_from(count) {
+        Ok(count) => Ok((count, field)),
+        Err(_) => Err(Error::invalid(field, format!("'{field}' is {count}; it must be from 1 to {}.", u32::MAX))),
+    });
+    checked.transpose()
 }
 
 fn check_max_tokens(max_tokens: Option<(u32, &str)>, min_tokens: Option<u32>) -> Result<()> {
@@ -221,8 +247,17 @@ fn stream(streamed: bool, options: Option<StreamOptions>) -> Result<Option<Strea
     }
 }
 
-fn biases(given: Option<&BTreeMap<String, f32>>) -> Result<Vec<(u32, f32)>> {
-    let Some(given) = given else { return Ok(Vec::new()) };
+/// The number of most likely tokens. vLLM switches the filter off with -1.
+fn top_k(given: Option<i64>) -> Result<Option<u32>> {
+    let checked = given.map(|value| match value {
+        -1 => Ok(0),
+        _ => within("top_k", value, 0, u32::MAX.into()).map(|value| u32::try_from(value).unwrap_or(u32::MAX)),
+    });
+    checked.transpose()
+}
+
+fn biases(given: Option<&LogitBias>) -> Result<Vec<(u32, f32)>> {
+    let Some(LogitBias(given)) = given else { return Ok(Vec::new()) };
     if given.len() > MAX_BIASES {
         let message = format!("'logit_bias' has {} entries; at most {MAX_BIASES} are allowed.", given.len());
         return Err(Error::invalid("logit_bias", message));

@@ -58,7 +58,8 @@ pub fn request(
         Some(choice) => tool_choice(choice)?,
     };
     let tools = (!functions.is_empty()).then(|| Value::Array(functions).to_string());
-    Ok(OutputRequest { text, text_field: None, tools, tool_positions, choice, parallel, dialect: Dialect::Messages })
+    let dialect = Dialect::Messages;
+    Ok(OutputRequest { text, text_field: None, tools, tool_positions, choice, allowed: None, parallel, dialect })
 }
 
 /// A tool as OpenAI defines it.

@@ -108,7 +108,7 @@ impl MessagesRequest {
         let fields = SamplingFields {
             temperature: self.temperature,
             top_p: self.top_p,
-            top_k: self.top_k,
+            top_k: self.top_k.map(i64::from),
             ..SamplingFields::default()
         };
         let CheckedSampling { sampling, .. } = fields.check(max_tokens)?;

@@ -1,4 +1,5 @@
-//! The output formats of other servers: vLLM's `guided_…` and `structured_outputs`, and llama.cpp's `grammar`.
+//! The output formats of other servers: vLLM's `guided_…` and `structured_outputs`, llama.cpp's `grammar` and `json_schema`,
+//! and SGLang's `regex` and `ebnf`.
 
 use serde_json::{Map, Value};
 
@@ -19,6 +20,9 @@ pub struct GuidedFields {
     pub grammar: Option<String>,
     /// `{json | json_object | regex | choice | grammar}`.
     pub structured_outputs: Option<Map<String, Value>>,
+    pub json_schema: Option<Value>,
+    pub regex: Option<String>,
+    pub ebnf: Option<String>,
 }
 
 /// A format and its field.
@@ -37,6 +41,9 @@ impl GuidedFields {
             self.guided_grammar.map(|text| grammar("guided_grammar", text)),
             self.grammar.map(|text| grammar("grammar", text)),
             outputs.map(Ok),
+            self.json_schema.map(|schema| json("json_schema", schema)),
+            self.regex.map(|regex| text_format("regex", regex, TextFormat::Regex)),
+            self.ebnf.map(|text| grammar("ebnf", text)),
         ];
         let mut given = given.into_iter().flatten();
         let Some(format) = given.next().transpose()? else { return Ok(None) };

@@ -8,19 +8,23 @@ use serde_json::{Map, Value, value::RawValue};
 use utoipa::ToSchema;
 
 use crate::calls::dialect::Dialect;
-use crate::calls::output_spec::{OutputRequest, ToolChoice as Choice};
+use crate::calls::output_spec::{AllowedTools, OutputRequest, ToolChoice as Choice};
 use crate::display::shorten;
 use crate::engine::TextFormat;
 use crate::error::{Error, Result};
 use crate::service::json_fields::{invalid_field, known, name, object, optional};
 
-/// `text`: anything. `json_object`: any JSON object. `json_schema`: JSON that matches the schema.
+/// `text`: anything. `json_object`: any JSON object, or with `schema` one that matches it. `json_schema`: JSON that matches the
+/// schema.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "a shape for the document; the field is read by hand")]
 pub struct ResponseFormat {
     r#type: FormatType,
     /// With the type `json_schema`.
     json_schema: Option<NamedSchema>,
+    /// With the type `json_object`: a JSON schema, as llama.cpp has it.
+    #[schema(value_type = Option<Object>)]
+    schema: Option<Value>,
 }
 
 #[derive(ToSchema)]
@@ -68,7 +72,7 @@ struct ToolFunction {
     strict: Option<bool>,
 }
 
-/// `none`, `auto`, `required`, or one tool by its name.
+/// `none`, `auto`, `required`, one tool by its name, or with the type `allowed_tools` the tools that may be called.
 #[derive(serde::Deserialize, ToSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "as above")]
@@ -101,7 +105,7 @@ pub fn output_request(
 ) -> Result<OutputRequest> {
     let (text_format, text_field) = match (format.filter(|format| !format.is_null()), guided.format()?) {
         (None, None) => (TextFormat::Free, None),
-        (Some(format), None) => (text(format)?, None),
+        (Some(format), None) => text(format)?,
         (None, Some((format, field))) => (format, Some(field)),
         (Some(_), Some((_, field))) => {
             return Err(Error::invalid(
@@ -110,26 +114,40 @@ pub fn output_request(
             ));
         }
     };
+    let (choice, allowed) = choice.map_or(Ok((Choice::Auto, None)), tool_choice)?;
     Ok(OutputRequest {
         text: text_format,
         text_field,
         tools: tools.map(|json| json.get().to_owned()).filter(|json| json != "null"),
         tool_positions: Vec::new(),
-        choice: choice.map_or(Ok(Choice::Auto), tool_choice)?,
+        choice,
+        allowed,
         parallel,
         dialect: Dialect::Chat,
     })
 }
 
-fn text(format: &Value) -> Result<TextFormat> {
+/// The format, and the field with its schema if it is not OpenAI's.
+fn text(format: &Value) -> Result<(TextFormat, Option<&'static str>)> {
+    const SCHEMA: &str = "response_format.schema";
     let fields = object("response_format", Some(format))?;
     let kind = fields.get("type").and_then(Value::as_str);
     match kind {
-        Some("text") => known("response_format", fields, &["type"], is_null).map(|()| TextFormat::Free),
-        Some("json_object") => known("response_format", fields, &["type"], is_null).map(|()| TextFormat::Object),
+        Some("text") => known("response_format", fields, &["type"], is_null).map(|()| (TextFormat::Free, None)),
+        Some("json_object") => {
+            known("response_format", fields, &["type", "schema"], is_null)?;
+            match fields.get("schema").filter(|schema| !schema.is_null()) {
+                None => Ok((TextFormat::Object, None)),
+                Some(given) => {
+                    let schema = Value::Object(object(SCHEMA, Some(given))?.clone());
+                    Ok((TextFormat::Schema { schema, strict: false }, Some(SCHEMA)))
+                }
+            }
+        }
         Some("json_schema") => {
             known("response_format", fields, &["type", "json_schema"], is_null)?;
-            schema(object("response_format.json_schema", fields.get("json_schema"))?)
+            let format = schema(object("response_format.json_schema", fields.get("json_schema"))?)?;
+            Ok((format, None))
         }
         _ => invalid_field("response_format.type", "must be 'text', 'json_object' or 'json_schema'"),
     }
@@ -150,22 +168,62 @@ fn schema(fields: &Map<String, Value>) -> Result<TextFormat> {
     }
 }
 
-fn tool_choice(choice: &Value) -> Result<Choice> {
+fn tool_choice(choice: &Value) -> Result<(Choice, Option<AllowedTools>)> {
     match choice {
-        Value::String(mode) => match mode.as_str() {
-            "auto" => Ok(Choice::Auto),
-            "none" => Ok(Choice::None),
-            "required" => Ok(Choice::Required),
-            other => invalid_field("tool_choice", &format!("is '{}'. It must be {CHOICES}", shorten(other))),
+        Value::String(text) => Ok((mode("tool_choice", text)?, None)),
+        Value::Object(fields) => match fields.get("type").and_then(Value::as_str) {
+            Some("function") => {
+                known("tool_choice", fields, &["type", "function"], is_null)?;
+                let function = object("tool_choice.function", fields.get("function"))?;
+                known("tool_choice.function", function, &["name"], is_null)?;
+                let name = name("tool_choice.function.name", function.get("name"))?;
+                Ok((Choice::Named(name.to_owned()), None))
+            }
+            Some("allowed_tools") => allowed_tools(fields),
+            _ => invalid_field("tool_choice", &format!("must be {CHOICES}")),
         },
-        Value::Object(fields) if fields.get("type").and_then(Value::as_str) == Some("function") => {
-            known("tool_choice", fields, &["type", "function"], is_null)?;
-            let function = object("tool_choice.function", fields.get("function"))?;
-            known("tool_choice.function", function, &["name"], is_null)?;
-            name("tool_choice.function.name", function.get("name")).map(|name| Choice::Named(name.to_owned()))
-        }
         _ => invalid_field("tool_choice", &format!("must be {CHOICES}")),
     }
+}
+
+fn mode(field: &str, mode: &str) -> Result<Choice> {
+    match mode {
+        "auto" => Ok(Choice::Auto),
+        "none" => Ok(Choice::None),
+        "required" => Ok(Choice::Required),
+        other => invalid_field(field, &format!("is '{}'. It must be {CHOICES}", shorten(other))),
+    }
+}
+
+/// The tools and the mode, inside of `allowed_tools` as in OpenAI's chat completions, or beside the type as in its Responses
+/// API.
+fn allowed_tools(choice: &Map<String, Value>) -> Result<(Choice, Option<AllowedTools>)> {
+    let (path, field, inner) = match choice.get("allowed_tools") {
+        Some(inner) => {
+            known("tool_choice", choice, &["type", "allowed_tools"], is_null)?;
+            let path = "tool_choice.allowed_tools";
+            (path, "tool_choice.allowed_tools.tools", object(path, Some(inner))?)
+        }
+        None => {
+            known("tool_choice", choice, &["type", "mode", "tools"], is_null)?;
+            ("tool_choice", "tool_choice.tools", choice)
+        }
+    };
+    let Some(tools) = inner.get("tools").and_then(Value::as_array) else {
+        return invalid_field(field, "must be an array of tools");
+    };
+    let tool_name = |(index, tool): (usize, &Value)| {
+        let path = format!("{field}[{index}]");
+        let tool = object(&path, Some(tool))?;
+        match tool.get("function") {
+            Some(function) => name(&format!("{path}.function.name"), object(&path, Some(function))?.get("name")),
+            None => name(&format!("{path}.name"), tool.get("name")),
+        }
+        .map(str::to_owned)
+    };
+    let names = tools.iter().enumerate().map(tool_name).collect::<Result<_>>()?;
+    let mode = mode(&format!("{path}.mode"), inner.get("mode").and_then(Value::as_str).unwrap_or("auto"))?;
+    Ok((mode, Some(AllowedTools { names, field })))
 }
 
 /// Null fields count as absent.
@@ -173,4 +231,4 @@ fn is_null(_: &str, value: &Value) -> bool {
     value.is_null()
 }
 
-const CHOICES: &str = "'none', 'auto', 'required' or {\"type\": \"function\", \"function\": {\"name\": …}}";
+const CHOICES: &str = "'none', 'auto', 'required', {\"type\": \"function\", \"function\": {\"name\": …}} or {\"type\": \"allowed_tools\", …}";

@@ -11,9 +11,10 @@ use crate::calls::conversation_context::no_model;
 use crate::calls::messages;
 use crate::engine::{self, MAX_CHOICES, MAX_TOP_LOGPROBS, PromptOptions};
 use crate::error::{Error, Result};
+use crate::http::routes::foreign_fields::left_out;
 use crate::http::routes::message_schema::{self, Message};
 use crate::http::routes::prompt_fields::PromptFields;
-use crate::http::routes::sampling_fields::{CheckedSampling, StreamOptions, left_out, with_sampling_fields, within};
+use crate::http::routes::sampling_fields::{CheckedSampling, StreamOptions, limit, with_sampling_fields, within};
 use crate::http::routes::truncation::Truncation;
 use crate::http::unknown_fields::UnknownFields;
 use crate::service::precondition::IfMatch;
@@ -35,16 +36,17 @@ with_sampling_fields! {
         truncation: Option<Truncation>,
         /// Number of choices, 1–16.
         n: Option<u32>,
-        max_completion_tokens: Option<u32>,
+        /// Up to the end of the context if it is absent or -1.
+        max_completion_tokens: Option<i64>,
         /// The deprecated name of `max_completion_tokens`.
-        max_tokens: Option<u32>,
+        max_tokens: Option<i64>,
         logprobs: Option<bool>,
         /// 0–20; needs `logprobs: true`.
         top_logprobs: Option<u32>,
         /// Format of the output, enforced during generation.
         #[schema(value_type = Option<ResponseFormat>)]
         response_format: Option<Value>,
-        /// JSON schema of the text, as an object or as a string. This field and the next five are alternatives to
+        /// JSON schema of the text, as an object or as a string. This field and the next eight are alternatives to
         /// `response_format`.
         #[schema(value_type = Option<Object>)]
         guided_json: Option<Value>,
@@ -58,6 +60,12 @@ with_sampling_fields! {
         /// One of `json`, `json_object`, `regex`, `choice` and `grammar`.
         #[schema(value_type = Option<Object>)]
         structured_outputs: Option<Map<String, Value>>,
+        /// JSON schema of the text, as llama.cpp and SGLang name it.
+        #[schema(value_type = Option<Object>)]
+        json_schema: Option<Value>,
+        /// Regular expression and grammar, as SGLang names them.
+        regex: Option<String>,
+        ebnf: Option<String>,
         /// Function tools, at most 128; absent: the agent's. Arguments of calls always match their schemas.
         #[schema(value_type = Option<Vec<output_format::FunctionTool>>)]
         tools: Option<Box<RawValue>>,
@@ -96,7 +104,10 @@ pub struct CheckedRequest {
 impl ChatRequest {
     /// Validates each field; the module `calls` checks what depends on the model.
     pub fn check(mut self, if_match: Option<IfMatch>, unknown: UnknownFields) -> Result<CheckedRequest> {
-        let ignored = left_out::<Self>(unknown, &self.rest, is_idle)?;
+        let mut ignored = left_out::<Self>(unknown, &self.rest, is_idle)?;
+        if let Some(options) = &self.stream_options {
+            ignored.append(&mut options.left_out(unknown)?);
+        }
         let max_tokens = self.max_tokens()?;
         let CheckedSampling { sampling, seed, stop, stream } = self.sampling_fields().check(max_tokens)?;
         let choices = self.n.unwrap_or(1);
@@ -109,6 +120,9 @@ impl ChatRequest {
             guided_grammar: self.guided_grammar.take(),
             grammar: self.grammar.take(),
             structured_outputs: self.structured_outputs.take(),
+            json_schema: self.json_schema.take(),
+            regex: self.regex.take(),
+            ebnf: self.ebnf.take(),
         };
         let output = output_format::output_request(
             self.response_format.as_ref(),
@@ -162,8 +176,8 @@ impl ChatRequest {
     }
 
     fn max_tokens(&self) -> Result<Option<(u32, &'static str)>> {
-        let newer = self.max_completion_tokens.map(|count| (count, "max_completion_tokens"));
-        let older = self.max_tokens.map(|count| (count, "max_tokens"));
+        let newer = limit("max_completion_tokens", self.max_completion_tokens)?;
+        let older = limit("max_tokens", self.max_tokens)?;
         if let (Some((newer, field)), Some((older, _))) = (newer, older)
             && newer != older
         {

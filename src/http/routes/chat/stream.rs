@@ -55,7 +55,7 @@ impl EventSource for ChatEvents {
     }
 
     fn last_event(&mut self) -> sse::Event {
-        if !self.options.include_usage {
+        if !self.options.includes_usage() {
             return sse::done();
         }
         let usage = Chunk {
@@ -94,7 +94,7 @@ impl ChatEvents {
             created: self.running.created.as_seconds(),
             model: &self.running.model,
             choices,
-            usage: self.options.include_usage.then_some(None),
+            usage: self.options.usage_so_far(|| self.running.usage().into()),
             conversation: None,
             truncated_messages: None,
         }

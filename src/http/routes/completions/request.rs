@@ -2,14 +2,14 @@
 //! rejected by name.
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::calls::completions::{CompletionCall, DEFAULT_MAX_TOKENS};
 use crate::calls::dialect::Dialect;
 use crate::calls::text_input::TextInput;
 use crate::engine::{MAX_CHOICES, MAX_TOP_LOGPROBS};
 use crate::error::{Error, Result};
-use crate::http::routes::sampling_fields::{CheckedSampling, StreamOptions, left_out, with_sampling_fields, within};
+use crate::http::routes::foreign_fields::left_out;
+use crate::http::routes::sampling_fields::{CheckedSampling, StreamOptions, limit, with_sampling_fields, within};
 use crate::http::routes::text_inputs::{TextInputs, check_count};
 use crate::http::unknown_fields::UnknownFields;
 
@@ -28,8 +28,8 @@ with_sampling_fields! {
         n: Option<u32>,
         /// Only 1 or the value of `n`: all completions are returned.
         best_of: Option<u32>,
-        /// 16 if absent, or fewer if the model's context leaves fewer.
-        max_tokens: Option<u32>,
+        /// 16 if absent, or fewer if the model's context leaves fewer; up to the end of the context if -1.
+        max_tokens: Option<i64>,
         /// Log-probabilities of the tokens and of so many alternatives each, 0–20.
         logprobs: Option<u32>,
         /// Return the prompt before each completion. Not with `logprobs`.
@@ -49,9 +49,14 @@ pub struct CheckedRequest {
 impl CompletionRequest {
     /// Validates each field; the module `calls` checks what depends on the model.
     pub fn check(mut self, unknown: UnknownFields) -> Result<CheckedRequest> {
-        let ignored = left_out::<Self>(unknown, &self.rest, is_idle)?;
-        let limit = (self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS), "max_tokens");
-        let CheckedSampling { sampling, seed, stop, stream } = self.sampling_fields().check(Some(limit))?;
+        let mut ignored = left_out::<Self>(unknown, &self.rest, |_, _| false)?;
+        if let Some(options) = &self.stream_options {
+            ignored.append(&mut options.left_out(unknown)?);
+        }
+        let max_tokens = limit("max_tokens", self.max_tokens)?;
+        let default_max_tokens = self.max_tokens.is_none().then_some(DEFAULT_MAX_TOKENS);
+        let checked_limit = max_tokens.or(default_max_tokens.map(|count| (count, "max_tokens")));
+        let CheckedSampling { sampling, seed, stop, stream } = self.sampling_fields().check(checked_limit)?;
         let choices = within("n", self.n.unwrap_or(1), 1, MAX_CHOICES)?;
         self.check_best_of(choices)?;
         let logprobs = self.logprobs()?;
@@ -68,8 +73,8 @@ impl CompletionRequest {
             single,
             suffix,
             choices,
-            max_tokens: self.max_tokens.map(|count| (count, "max_tokens")),
-            default_max_tokens: Some(DEFAULT_MAX_TOKENS),
+            max_tokens,
+            default_max_tokens,
             sampling,
             seed,
             stop,
@@ -119,9 +124,4 @@ fn check_prompts(prompts: &[TextInput], choices: u32) -> Result<()> {
         false => Ok(()),
         true => Err(Error::invalid("prompt", "'prompt' has an empty list of token ids. Send at least one token.")),
     }
-}
-
-/// Whether a field of other servers with this value asks for nothing that this server does not do.
-fn is_idle(name: &str, value: &Value) -> bool {
-    name == "use_beam_search" && value == &Value::Bool(false)
 }

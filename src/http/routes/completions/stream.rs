@@ -46,7 +46,7 @@ impl EventSource for CompletionEvents {
     }
 
     fn last_event(&mut self) -> sse::Event {
-        if !self.options.include_usage {
+        if !self.options.includes_usage() {
             return sse::done();
         }
         let usage = TextChunk { usage: Some(Some(self.running.usage().into())), ..self.chunk(Vec::new()) };
@@ -62,7 +62,7 @@ impl CompletionEvents {
             created: self.running.created.as_seconds(),
             model: &self.running.model,
             choices,
-            usage: self.options.include_usage.then_some(None),
+            usage: self.options.usage_so_far(|| self.running.usage().into()),
         }
     }
 }

@@ -71,7 +71,7 @@ pub fn check(options: Option<&Value>, ignored: &mut Vec<String>) -> Result<Optio
             "presence_penalty" => fields.presence_penalty = Some(option.number()?),
             "frequency_penalty" => fields.frequency_penalty = Some(option.number()?),
             // A negative number is off, as zero.
-            "top_k" => fields.top_k = Some(option.count()?),
+            "top_k" => fields.top_k = Some(option.count()?.into()),
             "seed" => fields.seed = Some(option.integer()?).filter(|seed| *seed != -1),
             "stop" => fields.stop = Some(option.stop()?),
             // Up to the end of the context if it is not positive.

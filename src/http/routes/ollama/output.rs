@@ -24,6 +24,7 @@ pub fn request(format: Option<&Value>, tools: &[Value], ignored: &mut Vec<String
         tools,
         tool_positions: Vec::new(),
         choice,
+        allowed: None,
         parallel,
         dialect,
     })

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::custom_tools;
 use crate::calls::dialect::Dialect;
-use crate::calls::output_spec::{OutputRequest, ToolChoice};
+use crate::calls::output_spec::{AllowedTools, OutputRequest, ToolChoice};
 use crate::display::shorten;
 use crate::engine::TextFormat;
 use crate::error::Result;
@@ -24,15 +24,16 @@ pub fn request(
     ignored: &mut Vec<String>,
 ) -> Result<OutputRequest> {
     let text = format(text)?;
-    let mut callable = callable(tools, ignored)?;
-    let choice = match choice {
-        None | Some(Value::Null) => ToolChoice::Auto,
-        Some(choice) => tool_choice(choice, &mut callable)?,
+    let callable = callable(tools, ignored)?;
+    let (choice, allowed) = match choice {
+        None | Some(Value::Null) => (ToolChoice::Auto, None),
+        Some(choice) => tool_choice(choice, &callable)?,
     };
     let tool_positions = callable.iter().map(|tool| tool.position).collect();
     let definitions: Vec<Value> = callable.into_iter().map(|tool| tool.definition).collect();
     let tools = (!definitions.is_empty()).then(|| Value::Array(definitions).to_string());
-    Ok(OutputRequest { text, text_field: None, tools, tool_positions, choice, parallel, dialect: Dialect::Responses })
+    let dialect = Dialect::Responses;
+    Ok(OutputRequest { text, text_field: None, tools, tool_positions, choice, allowed, parallel, dialect })
 }
 
 /// The field `text.format`.
@@ -93,6 +94,10 @@ fn callable(tools: &[Value], ignored: &mut Vec<String>) -> Result<Vec<Callable>>
 }
 
 fn function(field: &str, tool: &Map<String, Value>) -> Result<(String, Value)> {
+    if tool.get("name").is_none() && tool.get("function").is_some_and(Value::is_object) {
+        let text = "is the form of chat completions. Here, 'name', 'description', 'parameters' and 'strict' are fields of the tool itself";
+        return invalid_field(&format!("{field}.function"), text);
+    }
     let tool_name = name(&format!("{field}.name"), tool.get("name"))?;
     let given = |name: &str, what: &str, fits: fn(&Value) -> bool| {
         optional(&format!("{field}.{name}"), tool.get(name), what, fits)
@@ -110,8 +115,8 @@ fn function(field: &str, tool: &Map<String, Value>) -> Result<(String, Value)> {
     Ok((tool_name.to_owned(), json!({ "type": "function", "function": function })))
 }
 
-/// The field `tool_choice`. `allowed_tools` removes the other tools.
-fn tool_choice(choice: &Value, callable: &mut Vec<Callable>) -> Result<ToolChoice> {
+/// The field `tool_choice`.
+fn tool_choice(choice: &Value, callable: &[Callable]) -> Result<(ToolChoice, Option<AllowedTools>)> {
     let mode = |field: &str, mode: &str| match mode {
         "auto" => Ok(ToolChoice::Auto),
         "none" => Ok(ToolChoice::None),
@@ -119,7 +124,7 @@ fn tool_choice(choice: &Value, callable: &mut Vec<Callable>) -> Result<ToolChoic
         other => invalid_field(field, &format!("is '{}'. It must be {CHOICES}", shorten(other))),
     };
     if let Some(text) = choice.as_str() {
-        return mode("tool_choice", text);
+        return Ok((mode("tool_choice", text)?, None));
     }
     let fields = object("tool_choice", Some(choice))?;
     match fields.get("type").and_then(Value::as_str) {
@@ -130,16 +135,17 @@ fn tool_choice(choice: &Value, callable: &mut Vec<Callable>) -> Result<ToolChoic
                     let text = format!("is '{kind}', but the type of the tool '{name}' is '{}'", tool.kind);
                     invalid_field("tool_choice.type", &text)
                 }
-                _ => Ok(ToolChoice::Named(name.to_owned())),
+                _ => Ok((ToolChoice::Named(name.to_owned()), None)),
             }
         }
         Some("allowed_tools") => {
             let Some(allowed) = fields.get("tools").and_then(Value::as_array) else {
                 return invalid_field("tool_choice.tools", "must be an array of tools");
             };
-            let names: HashSet<&str> = allowed.iter().filter_map(|tool| tool.get("name")?.as_str()).collect();
-            callable.retain(|tool| names.contains(tool.name.as_str()));
-            mode("tool_choice.mode", fields.get("mode").and_then(Value::as_str).unwrap_or("auto"))
+            let name = |tool: &Value| tool.get("name").and_then(Value::as_str).map(str::to_owned);
+            let allowed = AllowedTools { names: allowed.iter().filter_map(name).collect(), field: "tool_choice.tools" };
+            let mode = mode("tool_choice.mode", fields.get("mode").and_then(Value::as_str).unwrap_or("auto"))?;
+            Ok((mode, Some(allowed)))
         }
         Some(other) => {
             let text = format!("is '{}', a tool that this server does not have. It must be {CHOICES}", shorten(other));
@@ -207,7 +213,7 @@ mod tests {
             json!({ "type": "allowed_tools", "mode": "required", "tools": [{ "type": "function", "name": "list" }] });
         let output = request(None, &tools, Some(&choice), None, &mut ignored).unwrap();
         assert_eq!(output.choice, ToolChoice::Required);
-        assert_eq!(output.tools.unwrap(), r#"[{"type":"function","function":{"name":"list"}}]"#);
+        assert_eq!(output.allowed.unwrap().names, ["list"]);
     }
 
     #[test]

@@ -207,17 +207,11 @@ impl ResponsesRequest {
         Ok(())
     }
 
+    /// Alternatives are asked for with either field.
     fn logprobs(&self) -> Result<Option<u8>> {
         let top = within("top_logprobs", self.top_logprobs.unwrap_or(0), 0, MAX_TOP_LOGPROBS.into())?;
         let is_included = self.include.iter().flatten().any(|name| name == LOGPROBS);
-        match (is_included, top) {
-            (true, top) => Ok(Some(u8::try_from(top).unwrap_or(MAX_TOP_LOGPROBS))),
-            (false, 0) => Ok(None),
-            (false, _) => {
-                let text = format!("'top_logprobs' requires include: [\"{LOGPROBS}\"].");
-                Err(Error::invalid("top_logprobs", text))
-            }
-        }
+        Ok((is_included || top > 0).then(|| u8::try_from(top).unwrap_or(MAX_TOP_LOGPROBS)))
     }
 
     /// What the response repeats of the request.
