@@ -8,6 +8,7 @@ pub mod files;
 mod fill_in_the_middle;
 mod gguf;
 mod hugging_face;
+pub mod merges;
 pub mod pretokenizer;
 mod sentencepiece_bpe;
 pub mod special_tokens;
