@@ -102,6 +102,30 @@ fn a_merge_of_a_tokenizer_json_that_makes_no_token_is_named() {
 }
 
 #[test]
+fn a_template_of_special_tokens_that_cannot_be_filled_in_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    copy_folder(&encoder_families::root().join("bert-mean"), &dir.path().join("encoder"));
+    let path = dir.path().join("encoder/tokenizer.json");
+    let cases: [(Value, &str); 2] = [
+        (
+            json!({ "SpecialToken": { "id": "[NO]", "type_id": 0 } }),
+            "post_processor.single has '[NO]', which is not in special_tokens",
+        ),
+        (json!({ "Sequence": { "id": "B", "type_id": 0 } }), "post_processor.single has a second text"),
+    ];
+    for (piece, words) in cases {
+        edit(&path, |json| {
+            json["post_processor"] = json!({
+                "type": "TemplateProcessing", "special_tokens": {}, "pair": [],
+                "single": [{ "Sequence": { "id": "A", "type_id": 0 } }, piece],
+            });
+        });
+        let problem = start(dir.path()).models().load_encoder("encoder", ModelKind::Embedding).unwrap_err().to_string();
+        assert!(problem.contains(words), "{problem:?} does not say {words:?}");
+    }
+}
+
+#[test]
 fn a_merge_of_an_image_model_that_makes_no_token_is_named() {
     let dir = tempfile::tempdir().unwrap();
     copy_folder(&fixtures().join("sd1"), &dir.path().join("m"));

@@ -8,8 +8,9 @@ use tokenizers::utils::truncation::truncate_encodings;
 use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationParams};
 
 use crate::engine::preprocessor::tokenizer_info::EncoderTokenizerInfo;
+use crate::engine::tokenizer::checks::check_tokenizer_json;
 use crate::engine::tokenizer::files::TextFiles;
-use crate::engine::tokenizer::{TokenizeLimits, chunks, merges, tokenizer_json};
+use crate::engine::tokenizer::{TokenizeLimits, chunks, tokenizer_json};
 use crate::models::encoder::Tokenized;
 use crate::models::gguf::Metadata;
 pub use gguf::check as check_gguf;
@@ -25,7 +26,7 @@ pub struct EncoderTokenizer {
 impl EncoderTokenizer {
     pub fn from_folder(files: &TextFiles, lower_case: bool) -> Result<Self, String> {
         let json = tokenizer_json(files)?;
-        merges::check_tokenizer_json(json)?;
+        check_tokenizer_json(json)?;
         Self::new(serde_json::from_slice(json).map_err(unusable)?, lower_case)
     }
 

@@ -12,8 +12,8 @@ use tokenizers::{
 };
 
 use crate::engine::preprocessor::tokenizer_info::PromptTokenizerSpec;
+use crate::engine::tokenizer::checks::{check_merges, check_tokenizer_json};
 use crate::engine::tokenizer::files::TextFiles;
-use crate::engine::tokenizer::merges;
 use files::{text, unusable};
 
 /// CLIP's pre-tokenizer pattern.
@@ -102,7 +102,7 @@ fn pad_token(tokenizer: &Tokenizer, files: [&Value; 2]) -> String {
 
 fn read(files: &TextFiles) -> Result<Tokenizer, String> {
     if let Some(whole) = files.bytes("tokenizer.json") {
-        merges::check_tokenizer_json(whole)?;
+        check_tokenizer_json(whole)?;
         return serde_json::from_slice(whole).map_err(unusable);
     }
     let json = if files.has(wordpiece::VOCABULARY) { wordpiece::read(files)? } else { clip(files)? };
@@ -123,7 +123,7 @@ fn clip(files: &TextFiles) -> Result<Value, String> {
     };
     let merges = read_merges(files)?;
     let pairs = merges.iter().map(|[left, right]| (left.as_str(), right.as_str()));
-    merges::check("merges.txt", pairs, 0, |text| vocab.contains_key(text)).map_err(unusable)?;
+    check_merges("merges.txt", pairs, 0, |text| vocab.contains_key(text)).map_err(unusable)?;
     Ok(json!({
         "version": "1.0",
         "added_tokens": [added(start, START), added(end, END)],

@@ -7,8 +7,8 @@ use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::byte_alphabet::{META_SPACE, byte_fallback, decode_byte_level, decode_piece, restore_spaces};
+use super::checks::check_merges;
 use super::fill_in_the_middle::FimTokens;
-use super::merges;
 use super::sentencepiece_bpe::SentencePieceBpe;
 use super::{ChatTokenizer, EOS_TOKENS, Encoder, Vocabulary, is_template_token};
 use crate::display::shorten;
@@ -241,7 +241,7 @@ fn byte_level_bpe(
     let vocabulary = table.each().filter(|(id, text)| keep(*id, text));
     let vocabulary: Vocab = vocabulary.map(|(id, text)| (text.clone(), id as u32)).collect();
     let parts = merges.iter().map(|(left, right)| (left.as_str(), right.as_str()));
-    merges::check(MERGES, parts, 0, |text| vocabulary.contains_key(text))?;
+    check_merges(MERGES, parts, 0, |text| vocabulary.contains_key(text))?;
     let wrong = |error: tokenizers::Error| format!("the tokenizer cannot be built: {error}");
     let bpe = BPE::builder().vocab_and_merges(vocabulary, merges).ignore_merges(pre_tokenizer.ignore_merges);
     let mut tokenizer = Tokenizer::new(bpe.build().map_err(wrong)?);

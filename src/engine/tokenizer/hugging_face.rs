@@ -10,8 +10,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokenizers::Tokenizer;
 
 use super::byte_alphabet::{decode_byte_level, decode_piece};
+use super::checks::check_tokenizer_json;
 use super::fill_in_the_middle::FimTokens;
-use super::merges;
 use super::{ChatTokenizer, EOS_TOKENS, Encoder, Vocabulary, is_template_token};
 use crate::engine::tokenizer::files::TextFiles;
 use crate::engine::tokenizer::special_tokens::{SpecialToken, SpecialTokens};
@@ -142,7 +142,7 @@ impl ChatTokenizer {
     /// template, whose tokens count as special.
     pub fn from_hugging_face(files: &TextFiles, rows: usize, template: &str) -> Result<(Self, Vocabulary), String> {
         let json = tokenizer_json(files)?;
-        merges::check_tokenizer_json(json)?;
+        check_tokenizer_json(json)?;
         let json: BTreeMap<String, &RawValue> = serde_json::from_slice(json).map_err(damaged)?;
         let mut parts: Parts<'_> = json.into_iter().map(|(name, part)| (name, Cow::Borrowed(part))).collect();
         let token_encoding = token_encoding(parts.get("decoder").map(AsRef::as_ref))?;

@@ -3,12 +3,12 @@
 //! Plain text is encoded without special tokens: see [`crate::engine::tokenizer::special_tokens`].
 
 mod byte_alphabet;
+pub mod checks;
 mod chunks;
 pub mod files;
 mod fill_in_the_middle;
 mod gguf;
 mod hugging_face;
-pub mod merges;
 pub mod pretokenizer;
 mod sentencepiece_bpe;
 pub mod special_tokens;

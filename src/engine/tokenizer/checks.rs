@@ -1,17 +1,18 @@
-//! Checks the merges of byte-pair encoding before the `tokenizers` crate reads them. The crate panics at some that make no
-//! token, and names neither the entry nor its parts at others.
+//! Checks parts of tokenizers before the `tokenizers` crate uses them: it panics at some merges of byte-pair encoding that make no
+//! token, names neither the entry nor its parts at others, and panics at some templates of special tokens.
 
 use std::collections::HashMap;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::display::shorten;
 
 /// Checks that the parts of every merge are tokens, and also what they make. `field` names the list in errors. `prefix`: the bytes
 /// at the beginning of a second part that the merge leaves out.
-pub fn check<'m>(
+pub fn check_merges<'m>(
     field: &str,
     merges: impl IntoIterator<Item = (&'m str, &'m str)>,
     prefix: usize,
@@ -59,15 +60,18 @@ enum Merges {
     Texts(Vec<String>),
 }
 
-/// Checks the merges in the content of a `tokenizer.json`. What has other faults or no merges is left to the crate.
+/// Checks the merges and the templates in the content of a `tokenizer.json`. Other faults are left to the crate.
 pub fn check_tokenizer_json(json: &[u8]) -> Result<(), String> {
     #[derive(Deserialize)]
     struct Whole<'a> {
         #[serde(borrow, default)]
         model: Option<&'a RawValue>,
+        #[serde(default)]
+        post_processor: Value,
     }
-    let whole: Option<Whole<'_>> = serde_json::from_slice(json).ok();
-    whole.and_then(|whole| whole.model).map_or(Ok(()), |model| check_model(model.get()))
+    let Ok(Whole { model, post_processor }) = serde_json::from_slice(json) else { return Ok(()) };
+    model.map_or(Ok(()), |model| check_model(model.get()))?;
+    check_post_processor(&post_processor)
 }
 
 /// Checks the merges in the `model` of a `tokenizer.json`.
@@ -86,5 +90,26 @@ fn check_model(model: &str) -> Result<(), String> {
         }
     };
     let prefix = continuing_subword_prefix.map_or(0, |prefix| prefix.len());
-    check("tokenizer.json: model.merges", pairs, prefix, |text| vocabulary.contains_key(text))
+    check_merges("tokenizer.json: model.merges", pairs, prefix, |text| vocabulary.contains_key(text))
+}
+
+/// Checks that a template knows its special tokens, and that the template of one text has no second one.
+fn check_post_processor(processor: &Value) -> Result<(), String> {
+    if let Some(steps) = processor.get("processors").and_then(Value::as_array) {
+        return steps.iter().try_for_each(check_post_processor);
+    }
+    let known = processor.get("special_tokens").and_then(Value::as_object);
+    for name in ["single", "pair"] {
+        let field = format!("tokenizer.json: post_processor.{name}");
+        for piece in processor.get(name).and_then(Value::as_array).into_iter().flatten() {
+            let token = piece.pointer("/SpecialToken/id").and_then(Value::as_str);
+            if let Some(token) = token.filter(|token| known.is_none_or(|known| !known.contains_key(*token))) {
+                return Err(format!("{field} has {}, which is not in special_tokens", quoted(token)));
+            }
+            if name == "single" && piece.pointer("/Sequence/id").and_then(Value::as_str) == Some("B") {
+                return Err(format!("{field} has a second text"));
+            }
+        }
+    }
+    Ok(())
 }
