@@ -11,13 +11,14 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, open, openat, stat
 
 use super::error::{FolderError, TransferError};
 use super::name_validation::check_file_path;
+use crate::models::model_files::is_hidden;
 
 /// Receives a file's path below the folder, and the file, opened.
 pub type Visit<'v> = dyn FnMut(&str, File) -> Result<(), TransferError> + 'v;
 
 /// Visits the regular files below `root` in the order of their names.
 ///
-/// Names that begin with a dot (version control, caches of download tools) are skipped. Anything
+/// Hidden names (version control, caches of download tools, files of operating systems) are skipped. Anything
 /// that is neither a file nor a folder is an error that names its path.
 pub fn visit_files(root: &Path, visit: &mut Visit<'_>) -> Result<(), TransferError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -44,13 +45,14 @@ fn names(dir: &OwnedFd, prefix: &str) -> Result<Vec<String>, TransferError> {
     let mut names = Vec::new();
     for entry in Dir::read_from(dir.as_fd()).map_err(io)? {
         let entry = entry.map_err(io)?;
+        if is_hidden(&entry.file_name().to_string_lossy()) {
+            continue;
+        }
         let name = entry.file_name().to_str().map_err(|_| {
             let lossy = entry.file_name().to_string_lossy();
             TransferError::entry(format!("{prefix}{lossy}"), "has a name that is not UTF-8")
         })?;
-        if !name.starts_with('.') {
-            names.push(name.to_owned());
-        }
+        names.push(name.to_owned());
     }
     names.sort();
     Ok(names)

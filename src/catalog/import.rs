@@ -21,7 +21,8 @@ use super::progress::Progress;
 use super::source_file::mark_as_claimed;
 use super::staging::{SETTINGS, Staging};
 use crate::models::gguf::GgufFile;
-use crate::models::whisper::{GgmlFile, is_ggml};
+use crate::models::model_files::{is_ggml, is_gguf, is_hidden};
+use crate::models::whisper::GgmlFile;
 
 /// Options of an import.
 #[derive(Clone, Debug, Default)]
@@ -126,7 +127,7 @@ fn fill(
 fn check_headers(folder: &Path) -> Result<(), TransferError> {
     visit_files(folder, &mut |name, _| {
         let path = folder.join(name);
-        let opened = if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf")) {
+        let opened = if is_gguf(&path) {
             GgufFile::open(&path).map(|_| ())
         } else if is_ggml(&path) {
             GgmlFile::open(&path).map(|_| ())
@@ -203,7 +204,7 @@ impl FileFormat {
     /// The file's own name, which often names the quantization. The server recognizes the format by it.
     fn file_name(self, path: &Path) -> String {
         let (is_named, default): (fn(&str) -> bool, _) = match self {
-            Self::Gguf => (|name| name.ends_with(".gguf") && !name.starts_with('.'), "model.gguf"),
+            Self::Gguf => (|name| is_gguf(Path::new(name)) && !is_hidden(name), "model.gguf"),
             Self::Ggml => (|name| is_ggml(Path::new(name)), "ggml-model.bin"),
         };
         let name = path.file_name().and_then(|name| name.to_str()).filter(|name| check_file_path(name).is_ok());

@@ -9,7 +9,9 @@ use super::hashing;
 use super::name_validation::is_reserved;
 use super::progress::Progress;
 use crate::models::diffusion::pipeline::MODEL_INDEX;
-use crate::models::whisper::is_ggml;
+use crate::models::model_files::{
+    FolderListing, is_ggml, is_gguf, is_hidden, is_hidden_path, is_projector, is_safetensors, is_weights,
+};
 
 /// The file that names other servers as those that run a model.
 pub(super) const UPSTREAM: &str = "upstream.toml";
@@ -40,14 +42,10 @@ pub fn installed<'c>(catalog: &'c Catalog, models_dir: &Path) -> Vec<&'c Catalog
 /// Every file of weights, and every folder that has weights or describes an upstream model, sorted by name. A folder hides a file
 /// of its name. An unreadable models folder has none.
 pub fn models_on_disk(models_dir: &Path) -> Vec<ModelOnDisk> {
-    let Ok(entries) = fs::read_dir(models_dir) else { return Vec::new() };
-    let found = entries.flatten().filter_map(|entry| {
-        let metadata = fs::metadata(entry.path()).ok()?;
-        let found =
-            if metadata.is_dir() { measure_folder(&entry.path()) } else { measure_file(&entry.path(), &metadata) };
-        Some((!metadata.is_dir(), found?))
-    });
-    let mut found: Vec<(bool, ModelOnDisk)> = found.collect();
+    let FolderListing { folders, files, .. } = FolderListing::read(models_dir);
+    let folders = folders.iter().filter_map(|path| Some((false, measure_folder(path)?)));
+    let files = files.iter().filter_map(|path| Some((true, measure_file(path)?)));
+    let mut found: Vec<(bool, ModelOnDisk)> = folders.chain(files).collect();
     found.sort_by(|(is_file, one), (is_other_file, other)| (&one.name, is_file).cmp(&(&other.name, is_other_file)));
     found.dedup_by(|(_, later), (_, earlier)| later.name == earlier.name);
     found.into_iter().map(|(_, found)| found).collect()
@@ -60,16 +58,15 @@ fn measure_folder(path: &Path) -> Option<ModelOnDisk> {
     (is_upstream || sum.weights).then_some(ModelOnDisk { name, bytes: sum.bytes, is_upstream })
 }
 
-fn measure_file(path: &Path, metadata: &fs::Metadata) -> Option<ModelOnDisk> {
-    let is_model = is_ggml(path) || path.extension().is_some_and(|ending| ending == "gguf" || ending == "safetensors");
-    let name = listed_name(path.file_stem()?)?;
-    (is_model && metadata.is_file()).then_some(ModelOnDisk { name, bytes: metadata.len(), is_upstream: false })
+fn measure_file(path: &Path) -> Option<ModelOnDisk> {
+    let name = listed_name(path.file_stem().filter(|_| is_weights(path) && !is_projector(path))?)?;
+    Some(ModelOnDisk { name, bytes: fs::metadata(path).ok()?.len(), is_upstream: false })
 }
 
 /// The name of a model in the models folder; `None` for what is not a model.
 fn listed_name(name: &OsStr) -> Option<String> {
     let name = name.to_str()?;
-    let is_other = name.starts_with('.') || name.chars().any(char::is_control) || is_reserved(name);
+    let is_other = is_hidden(name) || name.chars().any(char::is_control) || is_reserved(name);
     (!is_other).then(|| name.to_owned())
 }
 
@@ -81,36 +78,28 @@ struct Sum {
 
 impl Sum {
     fn add(&mut self, dir: &Path, depth: usize) {
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() && depth < 8 => self.add(&entry.path(), depth + 1),
-                // A link to a file counts as one; a link to a folder could lead in a circle.
-                Ok(kind) if kind.is_file() || kind.is_symlink() && entry.path().is_file() => {
-                    self.bytes += fs::metadata(entry.path()).map_or(0, |metadata| metadata.len());
-                    self.weights |= is_weights(&entry.path());
-                }
-                _ => {}
-            }
+        let FolderListing { folders, files, .. } = FolderListing::read(dir);
+        for path in files {
+            self.bytes += fs::metadata(&path).map_or(0, |metadata| metadata.len());
+            self.weights |= is_weights(&path);
+        }
+        // A link to a folder could lead in a circle.
+        for folder in folders.iter().filter(|folder| depth < 8 && !folder.is_symlink()) {
+            self.add(folder, depth + 1);
         }
     }
 }
 
-/// Whether a file is a model file.
-pub(super) fn is_weights(path: &Path) -> bool {
-    let is_other = |ext: &OsStr| ext.eq_ignore_ascii_case("gguf") || ext.eq_ignore_ascii_case("safetensors");
-    is_ggml(path) || path.extension().is_some_and(is_other)
-}
-
 /// Whether the server treats a folder with these files (relative paths) as a model.
 pub(super) fn is_model<'f>(files: impl IntoIterator<Item = &'f str> + Clone) -> bool {
-    let top_level = || files.clone().into_iter().filter(|file| !file.contains('/'));
-    let count =
-        |ending: &str| top_level().filter(|file| Path::new(file).extension().is_some_and(|one| one == ending)).count();
-    let has = |name: &str| files.clone().into_iter().any(|file| file == name);
-    match (count("gguf"), count("safetensors")) {
-        _ if has(MODEL_INDEX) => files.clone().into_iter().any(|file| is_weights(Path::new(file))),
+    let visible = || files.clone().into_iter().filter(|file| !is_hidden_path(file)).map(Path::new);
+    let top_level = || visible().filter(|file| file.components().count() == 1);
+    let has = |name: &str| visible().any(|file| file == Path::new(name));
+    let ggufs = top_level().filter(|file| is_gguf(file) && !is_projector(file)).count();
+    match (ggufs, top_level().filter(|file| is_safetensors(file)).count()) {
+        _ if has(MODEL_INDEX) => visible().any(is_weights),
         (1.., _) | (0, 1) => true,
-        (0, 0) => top_level().any(|file| is_ggml(Path::new(file))),
+        (0, 0) => top_level().any(is_ggml),
         (0, _) => has("config.json"),
     }
 }

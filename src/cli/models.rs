@@ -19,8 +19,9 @@ use crate::catalog::{
 use crate::config::{ConfigFile, DataPaths};
 use crate::control_socket::{self, Reply, Request};
 use crate::display::{format_bytes, one_line};
-use crate::engine::{InstalledSettings, installed_models};
+use crate::engine::{InstalledSettings, ignored_files, installed_models};
 use crate::hub::{Integrity, ModelReference, read_source, verify_installed};
+use crate::models::model_files::IgnoredFile;
 use crate::service::fine_tuning::{TUNED_PREFIX, export_model};
 
 /// Name for all models of the catalog's starter list.
@@ -254,7 +255,22 @@ fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(),
         [name, format_bytes(bytes), license, state, source, String::new()]
     }));
     write_table(&rows, out)?;
+    write_ignored(models_dir, out)?;
     if settings.is_empty() { Ok(()) } else { write_settings(&settings, models_dir, out) }
+}
+
+/// The files that look like models, but are not used.
+fn write_ignored(models_dir: &Path, out: &mut dyn Write) -> Result<(), ModelsError> {
+    let mut rows = vec![["IGNORED", "WHY"].map(str::to_owned)];
+    rows.extend(ignored_files(models_dir).into_iter().map(|IgnoredFile { path, why }| {
+        let shown = path.strip_prefix(models_dir).unwrap_or(&path);
+        [shown.display().to_string(), why]
+    }));
+    if rows.len() == 1 {
+        return Ok(());
+    }
+    writeln!(out)?;
+    write_table(&rows, out)
 }
 
 /// The aliases, and what is wrong with the settings of models.

@@ -7,16 +7,13 @@ use crate::engine::tokenizer;
 use crate::engine::tokenizer::files::TextFiles;
 use crate::models::decoder_config::DecoderConfig;
 use crate::models::gguf::{GgufFile, Header};
+use crate::models::model_files::is_gguf;
 use crate::models::safetensors::ModelFolder;
 use crate::models::weights::DecoderCheckpoint;
 
 pub enum Checkpoint {
     Gguf(Box<GgufFile>),
     HuggingFace(Box<ModelFolder>),
-}
-
-pub fn is_gguf(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending == "gguf")
 }
 
 /// Checks that a GGUF header describes a text model that can be served. Returns whether it has a chat template. Cheap, so

@@ -44,7 +44,7 @@ pub use crate::models::whisper::{LANGUAGES as TRANSCRIPTION_LANGUAGES, find_lang
 pub use device_worker::{DeviceBackend, open as open_device};
 use device_worker::{DeviceWorker, settings_for};
 pub use devices::Devices;
-pub use discovery::{AdapterFiles, AdapterSource, installed_models, model_entry};
+pub use discovery::{AdapterFiles, AdapterSource, ignored_files, installed_models, model_entry};
 use embedding::Vectors;
 pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use error::{Failure, InUse, LoadError, PreprocessError, Refused, TooLarge};

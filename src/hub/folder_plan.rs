@@ -1,5 +1,7 @@
 //! Plans the installation of a model of several files: transformers, sentence-transformers, adapters, diffusers.
 
+use std::path::Path;
+
 use super::client::Hub;
 use super::error::HubError;
 use super::folder_selection::{FolderKind, components, select_folder};
@@ -8,6 +10,7 @@ use super::reference::ModelReference;
 use super::remote_file::{PlannedFile, bad_answer, check_known};
 use super::repository::{HubFile, Repository};
 use crate::engine::{MemoryNeed, ModelInfo, Settings};
+use crate::models::model_files::is_safetensors;
 use crate::progress::Progress;
 
 /// Max bytes of a file that is not weights.
@@ -123,5 +126,5 @@ impl Hub {
 }
 
 fn is_weights(path: &str) -> bool {
-    path.ends_with(".safetensors")
+    is_safetensors(Path::new(path))
 }

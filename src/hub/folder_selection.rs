@@ -1,7 +1,10 @@
 //! Which files of a repository belong to a model of several files. It is an allow-list: what is not known is left out, so
 //! that no code, no pickle file and no weights in other formats are ever downloaded.
 
+use std::path::Path;
+
 use super::repository::HubFile;
+use crate::models::model_files::{is_hidden, is_safetensors};
 
 /// Max files of a model.
 const MAX_FILES: usize = 512;
@@ -108,25 +111,29 @@ fn inside<'f>(file: &'f HubFile, folder: &str) -> Option<&'f str> {
     file.path.strip_prefix(folder)
 }
 
-/// The weights directly in a folder, of one variant: one file, or an index with its shards.
+/// The weights directly in a folder, of one variant: one file, or an index with its shards. The choice is that of
+/// [`shards`](crate::models::safetensors::shards).
 fn weights(files: &[HubFile], folder: &str, variant: Option<&str>) -> Vec<HubFile> {
     let find = |name: &str| files.iter().find(|file| inside(file, folder) == Some(name)).cloned();
-    let single = |ending: &str| STEMS.iter().find_map(|stem| find(&format!("{stem}{ending}.safetensors")));
-    let of_variant = |variant: &str| single(&format!(".{variant}"));
+    let of_variant = |variant: &str| STEMS.iter().find_map(|stem| find(&format!("{stem}.{variant}.safetensors")));
     if let Some(file) = variant.and_then(of_variant) {
         return vec![file];
     }
     for stem in STEMS {
+        if let Some(file) = find(&format!("{stem}.safetensors")) {
+            return vec![file];
+        }
         if let Some(index) = find(&format!("{stem}.safetensors.index.json")) {
             let is_shard = |file: &&HubFile| inside(file, folder).is_some_and(|name| is_shard(name, stem));
             return std::iter::once(index).chain(files.iter().filter(is_shard).cloned()).collect();
         }
     }
-    if let Some(file) = single("").or_else(|| of_variant("fp16")) {
+    if let Some(file) = of_variant("fp16") {
         return vec![file];
     }
     let is_direct = |file: &&HubFile| {
-        inside(file, folder).is_some_and(|name| !name.contains('/') && name.ends_with(".safetensors"))
+        let name = inside(file, folder).filter(|name| !name.contains('/') && !is_hidden(name));
+        name.is_some_and(|name| is_safetensors(Path::new(name)))
     };
     let direct: Vec<HubFile> = files.iter().filter(is_direct).cloned().collect();
     if direct.len() == 1 { direct } else { Vec::new() }
@@ -201,6 +208,15 @@ mod tests {
             "tokenizer.json",
         ];
         assert_eq!(chosen, expected);
+    }
+
+    #[test]
+    fn hidden_files_and_a_stale_index_are_left_out() {
+        let shard = "model-00001-of-00002.safetensors";
+        let stale = ["config.json", "model.safetensors", "model.safetensors.index.json", shard];
+        assert_eq!(select(&stale, &[], None).1, ["config.json", "model.safetensors"]);
+        let (_, chosen) = select(&["._own.safetensors", "config.json", "own.safetensors"], &[], None);
+        assert_eq!(chosen, ["config.json", "own.safetensors"]);
     }
 
     #[test]

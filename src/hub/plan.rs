@@ -1,5 +1,7 @@
 //! Decides what a pull will download, from the list of files and from headers.
 
+use std::path::Path;
+
 use super::client::Hub;
 use super::error::HubError;
 use super::folder_selection::folder_kind;
@@ -11,6 +13,7 @@ use crate::catalog::{is_model_name, is_reserved};
 use crate::display::{format_bytes, one_line, shorten};
 use crate::download::Checksum;
 use crate::engine::{MemoryNeed, ModelInfo, Settings};
+use crate::models::model_files::is_weights;
 use crate::progress::Progress;
 
 /// What limits the choice.
@@ -155,7 +158,8 @@ fn licenses(reference: &ModelReference, repository: &Repository) -> Vec<PlannedF
 /// The name of a file without its folder and ending.
 fn file_stem(path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or_default();
-    name.strip_suffix(".gguf").or_else(|| name.strip_suffix(".bin")).unwrap_or(name).to_owned()
+    let stem = Path::new(name).file_stem().and_then(|stem| stem.to_str());
+    stem.filter(|_| is_weights(Path::new(name))).unwrap_or(name).to_owned()
 }
 
 /// Checks a file's hash against the one that the user gave, and sets it.

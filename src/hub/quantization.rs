@@ -5,10 +5,10 @@ use std::path::Path;
 
 use super::repository::HubFile;
 use crate::models::gguf::type_named;
-use crate::models::whisper::is_ggml;
+use crate::models::model_files::{SplitPart, companion, is_ggml, is_gguf, is_hidden_path};
 
-/// Files that are not models by themselves: projectors of images, importance matrices and draft heads.
-const NOT_MODELS: [&str; 5] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-"];
+/// In the names of files that are not models by themselves: importance matrices and draft heads.
+const NOT_MODELS: [&str; 4] = ["imatrix", "mtp-", "eagle3-", "dflash-"];
 /// Quantisations by preference: the first that fits is chosen.
 const PREFERENCE: [&str; 13] = [
     "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0", "IQ4_XS", "IQ4_NL", "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0", "Q3_K_M", "Q2_K", "F16",
@@ -61,13 +61,13 @@ pub(super) fn candidates(files: &[HubFile]) -> Vec<Candidate> {
     let bytes = |file: &HubFile| file.size.unwrap_or(0);
     let mut split_bytes: HashMap<(&str, usize), u64> = HashMap::new();
     for file in files {
-        if let Some(SplitPart { stem, count, .. }) = split_part(&file.path) {
+        if let Some(SplitPart { stem, count, .. }) = SplitPart::of(&file.path) {
             *split_bytes.entry((stem, count)).or_default() += bytes(file);
         }
     }
     let mut found: Vec<Candidate> = Vec::new();
     for file in files.iter().filter(|file| is_model(&file.path)) {
-        match split_part(&file.path) {
+        match SplitPart::of(&file.path) {
             None => found.push(candidate(file, bytes(file), 1)),
             Some(SplitPart { stem, number: 1, count }) => {
                 let all = split_bytes.get(&(stem, count)).copied();
@@ -91,31 +91,15 @@ fn candidate(file: &HubFile, bytes: u64, parts: usize) -> Candidate {
 
 fn is_model(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
-    let is_whole = name.ends_with(".gguf") && !NOT_MODELS.iter().any(|other| name.contains(other));
-    is_whole || is_ggml(Path::new(path))
-}
-
-/// A part of a split file, such as `model-00001-of-00003.gguf`.
-struct SplitPart<'p> {
-    /// What comes before the number.
-    stem: &'p str,
-    number: usize,
-    count: usize,
-}
-
-fn split_part(path: &str) -> Option<SplitPart<'_>> {
-    let (rest, count) = path.strip_suffix(".gguf")?.rsplit_once("-of-")?;
-    let (stem, number) = rest.rsplit_once('-')?;
-    let is_number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
-    if !is_number(number) || !is_number(count) {
-        return None;
-    }
-    Some(SplitPart { stem, number: number.parse().ok()?, count: count.parse().ok()? })
+    let is_gguf_model = is_gguf(Path::new(path))
+        && companion(Path::new(path)).is_none()
+        && !NOT_MODELS.iter().any(|other| name.contains(other));
+    !is_hidden_path(path) && (is_gguf_model || is_ggml(Path::new(path)))
 }
 
 /// The quantisation in the name of a file: the last of the words between `-`, `.` and `/` that is one.
 fn quantization(path: &str) -> Option<String> {
-    let words = path.strip_suffix(".gguf").unwrap_or(path).rsplit(['-', '.', '/']);
+    let words = path.rsplit(['-', '.', '/']);
     words.map(str::to_ascii_uppercase).find(|word| is_quantization(word))
 }
 
@@ -133,7 +117,7 @@ fn is_supported(name: &str) -> bool {
 
 /// The candidates that `selector`, a quantisation or a path, means.
 pub(super) fn select(candidates: &[Candidate], selector: &str) -> Vec<usize> {
-    let is_file = selector.ends_with(".gguf") || is_ggml(Path::new(selector));
+    let is_file = is_gguf(Path::new(selector)) || is_ggml(Path::new(selector));
     let is_meant = |candidate: &Candidate| match is_file {
         true => candidate.file.path == selector,
         false => candidate.quantization.as_ref().is_some_and(|name| name.eq_ignore_ascii_case(selector)),
@@ -198,6 +182,8 @@ mod tests {
             ("m-Q2_K.gguf", 3 * GB),
             ("m-IQ2_M.gguf", 2 * GB),
             ("mmproj-m-f16.gguf", GB),
+            ("._m-Q4_K_M.gguf", 1),
+            (".ipynb_checkpoints/m-Q4_0.gguf", 1),
             ("m.imatrix.gguf", 1),
             ("README.md", 1),
             ("m-F16-00001-of-00002.gguf", 8 * GB),

@@ -5,12 +5,14 @@
 //! be tar archives ([`registry_archive`](super::registry_archive)), which is all that is read of KitOps's artifacts.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use serde::Deserialize;
 
 use super::repository::is_usable;
 use crate::catalog::is_sha256;
 use crate::display::{one_line, shorten};
+use crate::models::model_files::{is_gguf, is_hidden_path};
 
 /// Max layers of an artifact, and max entries of an index.
 const MAX_LAYERS: usize = 1024;
@@ -195,7 +197,7 @@ impl Artifact {
         let named = layer.path().map(str::to_owned);
         let path = match media_type {
             _ if GGUF.contains(&media_type) => {
-                let named = named.filter(|path| path.ends_with(".gguf"));
+                let named = named.filter(|path| is_gguf(Path::new(path)) && !is_hidden_path(path));
                 Some(named.unwrap_or_else(|| paths.free(name, ".gguf")))
             }
             _ if LICENSE.contains(&media_type) => Some(paths.free("LICENSE", "")),

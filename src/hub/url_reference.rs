@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::catalog::check_file_path;
 use crate::download::Location;
-use crate::models::whisper::is_ggml;
+use crate::models::model_files::{is_ggml, is_gguf, is_hidden};
 
 /// A file at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +27,7 @@ impl UrlFile {
         if check_file_path(&name).is_err() || name.contains('/') {
             return Err("has a name that cannot be that of a file");
         }
-        let is_gguf = name.strip_suffix(".gguf").is_some_and(|stem| !stem.is_empty());
-        match is_gguf || is_ggml(Path::new(&name)) {
+        match !is_hidden(&name) && (is_gguf(Path::new(&name)) || is_ggml(Path::new(&name))) {
             true => Ok(Self { location, name }),
             false => Err("is not the address of a .gguf file or a ggml-*.bin file"),
         }

@@ -17,6 +17,7 @@ mod error;
 pub mod gguf;
 pub mod kokoro;
 pub mod kv;
+pub mod model_files;
 pub mod nn;
 pub mod peft;
 pub mod safetensors;

@@ -3,7 +3,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use outpost::catalog::progress::Silent;
-use outpost::catalog::{ImportOptions, TransferError, export, import};
+use outpost::catalog::{ImportOptions, TransferError, export, import, models_on_disk};
 
 use crate::support::{TestBench, tree, write_folder};
 use crate::tiny_model::{self, TinyModel};
@@ -138,11 +138,51 @@ fn a_folder_is_imported_without_its_hidden_files() {
     let bench = TestBench::new();
     let folder = write_folder(
         &bench.path("sd"),
-        &[("unet/w.safetensors", b"w"), ("model_index.json", b"{}"), (".cache/x", b"x")],
+        &[
+            ("unet/w.safetensors", b"w"),
+            ("unet/._w.safetensors", b"\x00\x05\x16\x07"),
+            ("unet/w.safetensors:Zone.Identifier", b"[ZoneTransfer]"),
+            ("model_index.json", b"{}"),
+            (".cache/x", b"x"),
+            ("@eaDir/model_index.json", b"x"),
+            ("__MACOSX/._w.gguf", b"x"),
+            ("Thumbs.db", b"x"),
+        ],
     );
     let imported = import(&bench.models(), &folder, &plain(), &mut Silent).unwrap();
     let names: Vec<_> = tree(&imported.path).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["model_index.json", "unet/w.safetensors"]);
+    // Nothing else of a model is exported, and a folder with nothing else is none.
+    litter(&imported.path);
+    let exported = export(&bench.models(), "sd", &bench.path(""), &mut Silent).unwrap();
+    let again = import(&bench.models(), &exported.path, &import_with_name("again"), &mut Silent).unwrap();
+    assert_eq!(tree(&again.path).into_iter().map(|(name, _)| name).collect::<Vec<_>>(), names);
+    let empty = bench.path("empty");
+    fs::create_dir(&empty).unwrap();
+    litter(&empty);
+    fs::write(empty.join("mmproj-f16.gguf"), "GGUF").unwrap();
+    let error = import(&bench.models(), &empty, &plain(), &mut Silent).unwrap_err();
+    assert!(matches!(error, TransferError::NoWeights(_)), "{error}");
+}
+
+/// Adds what operating systems write beside a model's files.
+fn litter(folder: &Path) {
+    write_folder(&folder.join("@eaDir"), &[("model.gguf", b"x")]);
+    for name in ["._model.gguf", "._model.safetensors", ".DS_Store", "Thumbs.db", "w.gguf:Zone.Identifier"] {
+        fs::write(folder.join(name), "x").unwrap();
+    }
+}
+
+#[test]
+fn the_list_of_models_on_disk_has_no_files_of_operating_systems() {
+    let bench = TestBench::new();
+    bench.model("m", &[("w.gguf", b"GGUF")]);
+    litter(&bench.models());
+    litter(&bench.models().join("m"));
+    fs::write(bench.models().join("mmproj-m.gguf"), "GGUF").unwrap();
+    litter(&bench.model("other", &[("config.json", b"{}")]));
+    let found: Vec<_> = models_on_disk(&bench.models()).into_iter().map(|model| (model.name, model.bytes)).collect();
+    assert_eq!(found, [("m".to_owned(), 4)]);
 }
 
 #[test]

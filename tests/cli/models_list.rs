@@ -18,7 +18,8 @@ fn files_and_upstream_models_are_listed() {
     fs::write(models.join(".hidden.gguf"), "").unwrap();
     // A folder hides a file of its name.
     fs::write(models.join("far.gguf"), tiny_model::bytes(&TinyModel::default())).unwrap();
-    // Files that the server does not take for models.
+    // Files that are not models.
+    fs::write(models.join("mmproj-tiny.gguf"), "").unwrap();
     fs::write(models.join("upper.GGUF"), "").unwrap();
     fs::create_dir(models.join("linked")).unwrap();
     std::os::unix::fs::symlink("../tiny Q4.gguf", models.join("linked/model.gguf")).unwrap();
@@ -27,7 +28,9 @@ fn files_and_upstream_models_are_listed() {
     assert!(row("tiny Q4 ").contains("other on disk"), "{listed}");
     assert!(row("far ").contains("upstream") && row("far ").contains("upstream.toml"), "{listed}");
     assert!(row("linked ").contains("other on disk"), "{listed}");
-    assert!(["hidden", "upper"].iter().all(|name| !listed.contains(name)) && row("catalog").is_empty(), "{listed}");
+    assert!(row("upper ").contains("other on disk") && row("catalog").is_empty(), "{listed}");
+    assert_eq!(row("mmproj-tiny.gguf  "), "mmproj-tiny.gguf  a vision projector", "{listed}");
+    assert_eq!(row(".hidden.gguf  "), ".hidden.gguf      hidden file", "{listed}");
     assert_eq!(listed.lines().filter(|line| line.starts_with("far ")).count(), 1, "{listed}");
     let removed = run(folder.path(), &["models", "remove", "tiny Q4"]);
     assert!(removed.status.success() && !models.join("tiny Q4.gguf").exists(), "{}", output_text(&removed));

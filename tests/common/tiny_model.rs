@@ -29,6 +29,8 @@ pub struct TinyModel {
     pub tool_template: Option<&'static str>,
     /// Additional tokens, each with its `tokenizer.ggml.token_type`.
     pub markers: &'static [(&'static str, i32)],
+    /// Additional merges.
+    pub merges: &'static [&'static str],
     /// Metadata keys that name the tokens with these texts.
     pub named_tokens: &'static [(&'static str, &'static str)],
 }
@@ -57,6 +59,7 @@ pub const DEFAULT: TinyModel = TinyModel {
     template: Some(CHATML),
     tool_template: None,
     markers: &[],
+    merges: &[],
     named_tokens: &[],
 };
 
@@ -170,6 +173,7 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
     let tokens = vocabulary(options);
     let plain = tokens.len() - SPECIALS.len() - options.markers.len();
     let markers = options.markers.iter().map(|(_, kind)| *kind);
+    let merges = [MERGES, options.merges].concat();
     let kinds: Vec<i32> =
         std::iter::repeat_n(1, plain).chain(markers).chain(std::iter::repeat_n(3, SPECIALS.len())).collect();
     let (mut out, mut entries) = (Vec::new(), 0);
@@ -198,7 +202,7 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
     add("tokenizer.ggml.pre", 8, &string("smollm"));
     add("tokenizer.ggml.tokens", 9, &array(8, tokens.iter().map(|token| string(token))));
     add("tokenizer.ggml.token_type", 9, &array(5, kinds.iter().map(|kind| kind.to_le_bytes().to_vec())));
-    add("tokenizer.ggml.merges", 9, &array(8, MERGES.iter().map(|merge| string(merge))));
+    add("tokenizer.ggml.merges", 9, &array(8, merges.iter().map(|merge| string(merge))));
     add("tokenizer.ggml.bos_token_id", 4, &(tokens.len() as u32 - 2).to_le_bytes());
     add("tokenizer.ggml.eos_token_id", 4, &(tokens.len() as u32 - 1).to_le_bytes());
     for (key, text) in options.named_tokens {

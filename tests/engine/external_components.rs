@@ -105,7 +105,7 @@ fn a_newly_installed_text_encoder_is_found() {
 }
 
 /// The pipeline is a single file, with component configs next to it.
-fn in_one_file(pipeline: &Path, name: &str) {
+pub fn in_one_file(pipeline: &Path, name: &str) {
     fs::remove_file(pipeline.join("model_index.json")).unwrap();
     for component in fs::read_dir(pipeline).unwrap() {
         for file in fs::read_dir(component.unwrap().path()).unwrap() {

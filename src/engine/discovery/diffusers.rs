@@ -2,14 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::folder_listing::entries;
 use super::safetensors::{count_weights, license};
-use crate::engine::model_info::{ModelInfo, ModelKind};
-
-use crate::engine::checkpoint::is_gguf;
 use crate::engine::image::{self, ImageSizes};
+use crate::engine::model_info::{LORAS, ModelInfo, ModelKind};
 use crate::models::gguf::GgufFile;
-use crate::models::safetensors::read_json;
+use crate::models::model_files::{FolderListing, is_gguf};
+use crate::models::safetensors::{read_json, shards};
 
 pub(super) fn describe(index: &Path, info: &mut ModelInfo) {
     let Some(folder) = index.parent() else { return };
@@ -21,17 +19,19 @@ pub(super) fn describe(index: &Path, info: &mut ModelInfo) {
         Ok(components) => info.image_sizes = ImageSizes::of(&components).preferred(),
         Err(problem) => info.problem = Some(problem),
     }
-    let files: Vec<PathBuf> = entries(folder).iter().flat_map(|part| weight_files(part)).collect();
+    let parts = FolderListing::read(folder).folders.into_iter().filter(|part| !part.ends_with(LORAS));
+    let files: Vec<PathBuf> = parts.filter_map(|part| weight_files(&part)).flatten().collect();
     if let Err(problem) = count_weights(&files, info).and_then(|()| count_gguf_weights(&files, info)) {
         info.problem.get_or_insert(problem);
     }
 }
 
-/// The weight files of a component. A GGUF file replaces all others.
-fn weight_files(part: &Path) -> Vec<PathBuf> {
-    let files = entries(part);
-    let ggufs: Vec<PathBuf> = files.iter().filter(|path| is_gguf(path)).cloned().collect();
-    if ggufs.is_empty() { files } else { ggufs }
+/// The weight files of a component; `None` if it has none, or none that can be used. A GGUF file replaces all others.
+pub(super) fn weight_files(part: &Path) -> Option<Vec<PathBuf>> {
+    match FolderListing::read(part).gguf() {
+        Ok(Some(path)) => Some(vec![path.clone()]),
+        _ => shards(part).ok(),
+    }
 }
 
 /// Adds the weights in GGUF files to those already counted.

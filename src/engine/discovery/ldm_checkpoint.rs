@@ -2,11 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::folder_listing::entries;
 use super::safetensors::{count_weights, license};
-use crate::engine::model_info::{ModelInfo, ModelKind};
-
 use crate::engine::image::{self, ImageSizes};
+use crate::engine::model_info::{ModelInfo, ModelKind};
+use crate::models::model_files::FolderListing;
 
 /// `path`: the file, or the folder in which it is the only safetensors file.
 pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
@@ -19,7 +18,7 @@ pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
         }
         Err(problem) => info.problem = Some(problem),
     }
-    let files: Vec<PathBuf> = if path.is_dir() { entries(path) } else { vec![path.to_owned()] };
+    let files: Vec<PathBuf> = if path.is_dir() { FolderListing::read(path).files } else { vec![path.to_owned()] };
     if let Err(problem) = count_weights(&files, info) {
         info.problem.get_or_insert(problem);
     }

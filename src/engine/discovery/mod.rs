@@ -4,7 +4,6 @@
 
 mod adapter;
 mod diffusers;
-mod folder_listing;
 mod ggml;
 mod gguf;
 mod ldm_checkpoint;
@@ -25,11 +24,13 @@ use crate::engine::runtime::catch_panic::catch_load_panic;
 use crate::engine::speech::SpeechCheckpoint;
 use crate::engine::tokenizer::files::TOOL_USE_FILE;
 use crate::models::diffusion::pipeline::{MODEL_INDEX, referenced_models, sidecar_files};
+use crate::models::model_files::{
+    FolderListing, IgnoredFile, companion, has_extension, is_ggml, is_gguf, is_hidden, is_projector, is_safetensors,
+};
 use crate::models::peft;
-use crate::models::whisper::is_ggml;
+use crate::models::safetensors::shards;
 use crate::upstream::{self as remote, UpstreamModel};
 pub use adapter::{AdapterFiles, AdapterOrigin, AdapterSource};
-use folder_listing::entries;
 
 /// Describes an adapter that is not in the models folder, and whose base is not known yet.
 pub fn adapter_info(id: &str, bytes: u64, created: Timestamp) -> ModelInfo {
@@ -58,6 +59,18 @@ pub fn installed_models(folder: &Path) -> Vec<ModelInfo> {
 /// The entry of the models folder, a file or a folder, that is the model `id`.
 pub fn model_entry(folder: &Path, id: &str) -> Option<PathBuf> {
     candidates(folder).into_iter().find(|candidate| candidate.id == id).map(|candidate| candidate.entry)
+}
+
+/// The files in a models folder that look like those of models, but are not used.
+pub fn ignored_files(folder: &Path) -> Vec<IgnoredFile> {
+    let FolderListing { folders, files, ignored } = FolderListing::read(folder);
+    let projectors = files.into_iter().filter(|path| is_projector(path));
+    let projectors = projectors.map(|path| IgnoredFile { why: companion(&path).unwrap_or_default().to_owned(), path });
+    let inside = folders.iter().flat_map(|folder| match candidate(folder) {
+        Some(model) => model.ignored(),
+        None => FolderListing::read(folder).ignored,
+    });
+    ignored.into_iter().chain(projectors).chain(inside).collect()
 }
 
 /// Describes the model that a file or a folder would be in the models folder. Reads headers.
@@ -239,14 +252,15 @@ enum Layout {
     Adapter,
     /// A model of another server.
     Upstream,
-    /// The model file is ambiguous; the text states the reason.
-    Ambiguous(String),
+    /// Which file is the model is not clear, or none can be; the text states the reason.
+    Unusable(String),
 }
 
 /// The entries of the folder that may be models, sorted by ID. Opens no file.
 pub fn candidates(folder: &Path) -> Vec<Candidate> {
-    let mut found: Vec<_> = entries(folder).into_iter().filter_map(|path| candidate(&path)).collect();
-    // `entries` lists folders first, so a folder wins over a file with the same ID.
+    let FolderListing { folders, files, .. } = FolderListing::read(folder);
+    // Folders come first, so a folder wins over a file with the same ID.
+    let mut found: Vec<_> = folders.into_iter().chain(files).filter_map(|path| candidate(&path)).collect();
     found.sort_by(|one, other| one.id.cmp(&other.id));
     found.dedup_by(|later, earlier| later.id == earlier.id);
     found
@@ -254,23 +268,25 @@ pub fn candidates(folder: &Path) -> Vec<Candidate> {
 
 fn candidate(path: &Path) -> Option<Candidate> {
     let name = path.file_name()?.to_str()?;
-    if name == LORAS || name.starts_with('.') || name.len() > 255 || name.chars().any(char::is_control) {
+    if name == LORAS || is_hidden(name) || name.len() > 255 || name.chars().any(char::is_control) {
         return None;
     }
     if path.is_dir() {
         return folder(name, path);
     }
-    if let Some(id) = name.strip_suffix(".safetensors").filter(|id| !id.is_empty() && path.is_file()) {
-        return single_file(id, path, path);
+    let id = path.file_stem()?.to_str()?;
+    match () {
+        () if !path.is_file() => None,
+        () if is_safetensors(path) => single_file(id, path, path),
+        () if is_ggml(path) => one_file(id, path, path.to_owned(), Layout::Ggml),
+        () if is_gguf(path) && !is_projector(path) => one_file(id, path, path.to_owned(), Layout::Gguf),
+        () => None,
     }
-    if is_ggml(path) && path.is_file() {
-        let id = name.strip_suffix(".bin")?.to_owned();
-        let (layout, path) = (Layout::Ggml, path.to_owned());
-        return Some(Candidate { fingerprint: fingerprint([&path])?, id, layout, entry: path.clone(), path });
-    }
-    let id = name.strip_suffix(".gguf").filter(|id| !id.is_empty() && path.is_file())?;
-    let (id, layout, path) = (id.to_owned(), Layout::Gguf, path.to_owned());
-    Some(Candidate { fingerprint: fingerprint([&path])?, id, layout, entry: path.clone(), path })
+}
+
+/// A model whose only file is `path`, in `entry`.
+fn one_file(id: &str, entry: &Path, path: PathBuf, layout: Layout) -> Option<Candidate> {
+    Some(Candidate { fingerprint: fingerprint([&path])?, id: id.to_owned(), layout, entry: entry.to_owned(), path })
 }
 
 fn folder(id: &str, folder: &Path) -> Option<Candidate> {
@@ -280,52 +296,62 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
         let (id, entry) = (id.to_owned(), folder.to_owned());
         return Some(Candidate { id, layout: Layout::Upstream, fingerprint, entry, path: description });
     }
-    let files = entries(folder);
-    let of = |ending: &str| -> Vec<&PathBuf> {
-        files.iter().filter(|path| path.extension().is_some_and(|one| one == ending) && path.is_file()).collect()
-    };
-    let (ggufs, tensors) = (of("gguf"), of("safetensors"));
+    let listing = FolderListing::read(folder);
     let index = folder.join(MODEL_INDEX);
     if index.is_file() {
-        let inside = |folders: &[PathBuf]| -> Vec<PathBuf> {
-            folders.iter().flat_map(|folder| entries(folder)).filter(|path| path.is_file()).collect()
-        };
-        let parts = inside(&files);
+        let parts = files_of(&listing.folders);
         let fingerprint = fingerprint(std::iter::once(&index).chain(&parts))?
-            .with_dependencies(&inside(&referenced_models(folder)))?;
+            .with_dependencies(&files_of(&referenced_models(folder)))?;
         let entry = folder.to_owned();
         return Some(Candidate { id: id.to_owned(), layout: Layout::Diffusers, fingerprint, entry, path: index });
     }
-    if ggufs.is_empty() && is_adapter(folder, &tensors) {
-        let fingerprint = fingerprint(files.iter().filter(|path| is_model_file(path)))?;
-        let (id, entry, path) = (id.to_owned(), folder.to_owned(), folder.join(peft::WEIGHTS_FILE));
-        return Some(Candidate { id, layout: Layout::Adapter, fingerprint, entry, path });
-    }
-    let (layout, path) = match (ggufs.as_slice(), tensors.as_slice()) {
-        ([one], _) => (Layout::Gguf, (*one).clone()),
-        ([first, ..], _) => (
-            Layout::Ambiguous(format!(
-                "the folder has {} .gguf files; a model's folder must have exactly one",
-                ggufs.len()
-            )),
-            (*first).clone(),
-        ),
-        ([], [first, ..]) if folder.join("config.json").is_file() => (Layout::Safetensors, (*first).clone()),
-        ([], [only]) => return single_file(id, folder, only),
-        ([], []) => (Layout::Ggml, files.iter().find(|path| is_ggml(path) && path.is_file())?.clone()),
-        _ => return None,
-    };
-    let fingerprint = match layout {
-        Layout::Safetensors => {
-            let tool_use = folder.join(TOOL_USE_FILE);
-            let speech = [SpeechCheckpoint::VOICES, SpeechCheckpoint::LEXICONS].map(|name| entries(&folder.join(name)));
-            let own = files.iter().chain([&tool_use]).filter(|path| is_model_file(path));
-            fingerprint(own.chain(speech.iter().flatten()))
+    let tensors = listing.safetensors();
+    let has_config = || folder.join("config.json").is_file();
+    match (listing.gguf(), tensors.as_slice()) {
+        (Ok(Some(path)), _) => one_file(id, folder, path.clone(), Layout::Gguf),
+        (Err(problem), _) => unusable(id, folder, &listing, problem),
+        (Ok(None), _) if is_adapter(folder, &tensors) => {
+            let fingerprint = fingerprint(listing.files.iter().filter(|path| is_model_file(path)))?;
+            let (id, entry, path) = (id.to_owned(), folder.to_owned(), folder.join(peft::WEIGHTS_FILE));
+            Some(Candidate { id, layout: Layout::Adapter, fingerprint, entry, path })
         }
-        Layout::Ambiguous(_) => fingerprint(ggufs),
-        _ => fingerprint([&path]),
-    };
-    Some(Candidate { id: id.to_owned(), layout, fingerprint: fingerprint?, entry: folder.to_owned(), path })
+        (Ok(None), [first, ..]) if has_config() => {
+            let fingerprint = hugging_face_fingerprint(folder, &listing)?;
+            let (id, entry, path) = (id.to_owned(), folder.to_owned(), (*first).clone());
+            Some(Candidate { id, layout: Layout::Safetensors, fingerprint, entry, path })
+        }
+        (Ok(None), [only]) => single_file(id, folder, only),
+        (Ok(None), []) => match (listing.files.iter().find(|path| is_ggml(path)), listing.projector()) {
+            (Some(path), _) => one_file(id, folder, path.clone(), Layout::Ggml),
+            (None, Some(path)) => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let problem = format!("{name} is a vision projector, and there is no model beside it");
+                unusable(id, folder, &listing, problem)
+            }
+            (None, None) => None,
+        },
+        _ => None,
+    }
+}
+
+/// A folder whose GGUF files are no model, or not a single one.
+fn unusable(id: &str, folder: &Path, listing: &FolderListing, problem: String) -> Option<Candidate> {
+    let ggufs = || listing.files.iter().filter(|path| is_gguf(path));
+    let (id, entry, path) = (id.to_owned(), folder.to_owned(), ggufs().next()?.clone());
+    Some(Candidate { id, layout: Layout::Unusable(problem), fingerprint: fingerprint(ggufs())?, entry, path })
+}
+
+/// The files directly in these folders.
+fn files_of(folders: &[PathBuf]) -> Vec<PathBuf> {
+    folders.iter().flat_map(|folder| FolderListing::read(folder).files).collect()
+}
+
+/// The state of a Hugging Face folder: its files, its tool template, its voices and lexicons.
+fn hugging_face_fingerprint(folder: &Path, listing: &FolderListing) -> Option<Fingerprint> {
+    let tool_use = folder.join(TOOL_USE_FILE);
+    let speech = files_of(&[SpeechCheckpoint::VOICES, SpeechCheckpoint::LEXICONS].map(|name| folder.join(name)));
+    let own = listing.files.iter().chain([&tool_use]).filter(|path| is_model_file(path));
+    fingerprint(own.chain(&speech))
 }
 
 /// Whether a folder holds an adapter: its configuration, and no weights besides its own. Some tools add a `config.json`.
@@ -348,7 +374,7 @@ fn single_file(id: &str, path: &Path, file: &Path) -> Option<Candidate> {
 
 /// Whether a file in a safetensors folder is part of the model.
 fn is_model_file(path: &Path) -> bool {
-    path.extension().is_some_and(|one| one == "safetensors" || one == "json" || one == "jinja") && path.is_file()
+    (is_safetensors(path) || ["json", "jinja"].iter().any(|one| has_extension(path, one))) && path.is_file()
 }
 
 fn fingerprint<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Option<Fingerprint> {
@@ -365,8 +391,34 @@ fn fingerprint<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Option<Finge
 }
 
 impl Candidate {
+    /// The files in the model's folder that look like those of a model, but are not used. May read an index of shards.
+    fn ignored(&self) -> Vec<IgnoredFile> {
+        let listing = FolderListing::read(&self.entry);
+        let used = match self.layout {
+            Layout::Upstream => return Vec::new(),
+            Layout::Diffusers => {
+                let parts = listing.folders.iter().filter(|folder| !folder.ends_with(LORAS));
+                let ignored = parts.flat_map(|part| {
+                    let listing = FolderListing::read(part);
+                    let used = diffusers::weight_files(part).unwrap_or_else(|| listing.files.clone());
+                    listing.unused(&used)
+                });
+                let ignored: Vec<IgnoredFile> = ignored.collect();
+                return listing.unused(std::slice::from_ref(&self.path)).into_iter().chain(ignored).collect();
+            }
+            Layout::Safetensors => shards(&self.entry).unwrap_or_else(|_| listing.files.clone()),
+            Layout::SingleFile | Layout::Unusable(_) => listing.files.clone(),
+            Layout::Gguf | Layout::Ggml | Layout::Adapter => vec![self.path.clone()],
+        };
+        listing.unused(&used)
+    }
+
     /// Reads the headers and describes the model.
     pub fn inspect(self) -> DiscoveredModel {
+        for IgnoredFile { path, why } in self.ignored() {
+            tracing::info!(model = self.id, file = %path.display(), why, "a file of the model's folder is not used");
+        }
+        tracing::debug!(model = self.id, file = %self.path.display(), "found a model");
         let mut info = self.empty_info();
         // One damaged model must not hide the others.
         let described = catch_load_panic(|| Ok(self.describe(&mut info)));
@@ -390,7 +442,7 @@ impl Candidate {
             Layout::Ggml => ggml::describe(&self.path, info),
             Layout::SingleFile => ldm_checkpoint::describe(&self.path, info),
             Layout::Diffusers => diffusers::describe(&self.path, info),
-            Layout::Ambiguous(problem) => info.problem = Some(problem.clone()),
+            Layout::Unusable(problem) => info.problem = Some(problem.clone()),
             Layout::Upstream => {}
             Layout::Adapter => {
                 let origin = AdapterOrigin::Folder(self.entry.clone());
@@ -406,7 +458,7 @@ impl Candidate {
         let created = Timestamp::from_millis(i64::try_from(self.fingerprint.modified).unwrap_or(i64::MAX));
         let format = match self.layout {
             Layout::Safetensors | Layout::Diffusers | Layout::SingleFile | Layout::Adapter => "safetensors",
-            Layout::Gguf | Layout::Ambiguous(_) => "gguf",
+            Layout::Gguf | Layout::Unusable(_) => "gguf",
             Layout::Ggml => "ggml",
             Layout::Upstream => UPSTREAM_FORMAT,
         };

@@ -9,22 +9,21 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::folder_listing::entries;
-use crate::engine::model_info::{ModelInfo, ModelKind};
-
 use crate::engine::checkpoint;
 use crate::engine::embedding;
+use crate::engine::model_info::{ModelInfo, ModelKind};
 use crate::engine::speech::SpeechCheckpoint;
 use crate::engine::transcription::WhisperCheckpoint;
 use crate::models::encoder::Family;
-use crate::models::safetensors::{ModelFolder, read_header, read_json};
+use crate::models::model_files::is_safetensors;
+use crate::models::safetensors::{ModelFolder, read_header, read_json, shards};
 
 const MAX_MODEL_CARD_BYTES: u64 = 4 << 20;
 
 pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
     let Some(folder) = path.parent() else { return };
     if let Err(problem) = fill(path, folder, info) {
-        info.problem = Some(problem);
+        info.problem.get_or_insert(problem);
     }
 }
 
@@ -65,19 +64,15 @@ fn fill(path: &Path, folder: &Path, info: &mut ModelInfo) -> Result<(), String> 
     } else {
         info.problem = Some(format!("the architecture {} is not supported", info.architecture));
     }
-    count_folder_weights(folder, info)
-}
-
-/// Counts all weights in the folder. The model may use only some of them.
-fn count_folder_weights(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
-    count_weights(&entries(folder), info)
+    let files = shards(folder).map_err(|error| error.to_string())?;
+    count_weights(&files, info)
 }
 
 /// Counts all weights in the safetensors files among `files`.
 pub(super) fn count_weights(files: &[PathBuf], info: &mut ModelInfo) -> Result<(), String> {
     let mut kinds: HashMap<String, u64> = HashMap::new();
     info.bytes = 0;
-    for path in files.iter().filter(|path| path.extension().is_some_and(|one| one == "safetensors")) {
+    for path in files.iter().filter(|path| is_safetensors(path)) {
         let mut file = File::open(path).map_err(|error| format!("the file cannot be read: {error}"))?;
         let header = read_header(&mut file, path).map_err(|error| error.to_string())?;
         info.bytes += header.length;

@@ -8,6 +8,7 @@ use tokenizers::utils::truncation::truncate_encodings;
 use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationParams};
 
 use crate::engine::preprocessor::tokenizer_info::EncoderTokenizerInfo;
+use crate::engine::tokenizer::checks::check_tokenizer_json;
 use crate::engine::tokenizer::files::TextFiles;
 use crate::engine::tokenizer::{TokenizeLimits, chunks, tokenizer_json};
 use crate::models::encoder::Tokenized;
@@ -24,7 +25,9 @@ pub struct EncoderTokenizer {
 
 impl EncoderTokenizer {
     pub fn from_folder(files: &TextFiles, lower_case: bool) -> Result<Self, String> {
-        Self::new(serde_json::from_slice(tokenizer_json(files)?).map_err(unusable)?, lower_case)
+        let json = tokenizer_json(files)?;
+        check_tokenizer_json(json)?;
+        Self::new(serde_json::from_slice(json).map_err(unusable)?, lower_case)
     }
 
     pub fn from_gguf(metadata: &Metadata) -> Result<Self, String> {

@@ -14,6 +14,7 @@ use crate::engine::runtime::memory_budget::Lease;
 use crate::models::ModelError;
 use crate::models::backend::Backend;
 use crate::models::diffusion::pipeline::{AdaptableLayers, Adapter, LoraDeltas, LoraFile};
+use crate::models::model_files::{FolderListing, is_safetensors};
 use crate::models::safetensors::is_file_name;
 
 /// Maximum adapters of a request.
@@ -117,13 +118,20 @@ impl<B: Backend> Adapters<B> {
         let safe = is_file_name(name);
         let file = format!("{name}{EXTENSION}");
         let found = self.folders.iter().map(|folder| folder.join(&file)).find(|path| safe && path.is_file());
+        // The name may have another case.
+        let found = found.or_else(|| self.named_files().find(|(own, _)| own == name).map(|(_, path)| path));
         found.ok_or_else(|| self.missing(name))
     }
 
+    /// All adapters and their names.
+    fn named_files(&self) -> impl Iterator<Item = (String, PathBuf)> {
+        let files = self.folders.iter().flat_map(|folder| FolderListing::read(folder).files);
+        let files = files.filter(|path| is_safetensors(path));
+        files.filter_map(|path| Some((path.file_stem()?.to_str()?.to_owned(), path)))
+    }
+
     fn missing(&self, name: &str) -> String {
-        let files = self.folders.iter().flat_map(|folder| fs::read_dir(folder).into_iter().flatten());
-        let names = files.filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(EXTENSION)?.to_owned()));
-        let mut names: Vec<String> = names.collect();
+        let mut names: Vec<String> = self.named_files().map(|(name, _)| name).collect();
         names.sort();
         names.dedup();
         let more = if names.len() > MAX_NAMES { ", and others" } else { "" };

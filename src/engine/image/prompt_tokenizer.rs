@@ -12,6 +12,7 @@ use tokenizers::{
 };
 
 use crate::engine::preprocessor::tokenizer_info::PromptTokenizerSpec;
+use crate::engine::tokenizer::checks::{check_merges, check_tokenizer_json};
 use crate::engine::tokenizer::files::TextFiles;
 use files::{text, unusable};
 
@@ -101,6 +102,7 @@ fn pad_token(tokenizer: &Tokenizer, files: [&Value; 2]) -> String {
 
 fn read(files: &TextFiles) -> Result<Tokenizer, String> {
     if let Some(whole) = files.bytes("tokenizer.json") {
+        check_tokenizer_json(whole)?;
         return serde_json::from_slice(whole).map_err(unusable);
     }
     let json = if files.has(wordpiece::VOCABULARY) { wordpiece::read(files)? } else { clip(files)? };
@@ -119,6 +121,9 @@ fn clip(files: &TextFiles) -> Result<Value, String> {
         json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
             "normalized": true, "special": true})
     };
+    let merges = read_merges(files)?;
+    let pairs = merges.iter().map(|[left, right]| (left.as_str(), right.as_str()));
+    check_merges("merges.txt", pairs, 0, |text| vocab.contains_key(text)).map_err(unusable)?;
     Ok(json!({
         "version": "1.0",
         "added_tokens": [added(start, START), added(end, END)],
@@ -135,12 +140,12 @@ fn clip(files: &TextFiles) -> Result<Value, String> {
             "trim_offsets": false, "add_prefix_space": false},
         "decoder": null,
         "model": {"type": "BPE", "dropout": null, "unk_token": END, "continuing_subword_prefix": "",
-            "end_of_word_suffix": "</w>", "fuse_unk": false, "vocab": vocab, "merges": merges(files)?},
+            "end_of_word_suffix": "</w>", "fuse_unk": false, "vocab": vocab, "merges": merges},
     }))
 }
 
 /// A text file that must exist.
-fn merges(files: &TextFiles) -> Result<Vec<[String; 2]>, String> {
+fn read_merges(files: &TextFiles) -> Result<Vec<[String; 2]>, String> {
     let text = text(files, "merges.txt")?;
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
     let pair = |line: &str| {

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use super::format::{all_models, one_model};
 use super::{ALL_MODELS_FILE, FileSettings, InstalledSettings, ONE_MODEL_FILE};
 use crate::engine::model_info::LORAS;
+use crate::models::model_files::is_hidden;
 
 /// Max bytes of a file.
 const MAX_BYTES: u64 = 256 << 10;
@@ -154,7 +155,7 @@ impl SettingsFiles {
     fn find(&self) -> BTreeSet<FileKey> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let ids = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        let ids = ids.filter(|id| id != LORAS && !id.starts_with('.') && !id.chars().any(char::is_control));
+        let ids = ids.filter(|id| id != LORAS && !is_hidden(id) && !id.chars().any(char::is_control));
         ids.map(FileKey::OneModel).chain([FileKey::AllModels]).collect()
     }
 }

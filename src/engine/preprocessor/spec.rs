@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::template_sources::TemplateSources;
 use super::tokenizer_info::PromptTokenizerSpec;
-use crate::engine::checkpoint::is_gguf;
 use crate::engine::tokenizer::files::TextFiles;
 use crate::models::gguf::{GgufFile, MAX_HEADER_BYTES, Metadata};
-use crate::models::whisper::{GgmlFile, is_ggml};
+use crate::models::model_files::{is_ggml, is_gguf};
+use crate::models::whisper::GgmlFile;
 
 /// The kind of preprocessor, and the paths of its files.
 #[derive(Clone, Debug, Serialize, Deserialize)]

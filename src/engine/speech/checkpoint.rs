@@ -12,6 +12,7 @@ use super::phonemes::{Language, MAX_LEXICON_BYTES};
 use crate::engine::precision::Precision;
 use crate::models::backend::Backend;
 use crate::models::kokoro::{KokoroConfig, KokoroModel};
+use crate::models::model_files::{FolderListing, has_extension, is_safetensors};
 use crate::models::safetensors::ModelFolder;
 use crate::models::weights::Footprint;
 
@@ -63,12 +64,10 @@ impl SpeechCheckpoint {
 
     /// The files of the voices of a model, by name.
     pub fn voice_files(folder: &Path) -> BTreeMap<String, PathBuf> {
-        let entries = fs::read_dir(folder.join(Self::VOICES)).into_iter().flatten();
-        let paths = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_file());
-        let is_voice =
-            |path: &PathBuf| path.extension().is_some_and(|ending| ending == "bin" || ending == "safetensors");
+        let files = FolderListing::read(&folder.join(Self::VOICES)).files.into_iter();
+        let is_voice = |path: &PathBuf| has_extension(path, "bin") || is_safetensors(path);
         let name = |path: PathBuf| Some((path.file_stem()?.to_str()?.to_owned(), path));
-        paths.filter(is_voice).filter_map(name).collect()
+        files.filter(is_voice).filter_map(name).collect()
     }
 
     /// The name of a lexicon. `kind`: `gold` for one that is checked by hand, `silver` for a generated one.

@@ -7,12 +7,19 @@ use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::byte_alphabet::{META_SPACE, byte_fallback, decode_byte_level, decode_piece, restore_spaces};
+use super::checks::check_merges;
 use super::fill_in_the_middle::FimTokens;
 use super::sentencepiece_bpe::SentencePieceBpe;
 use super::{ChatTokenizer, EOS_TOKENS, Encoder, Vocabulary, is_template_token};
+use crate::display::shorten;
 use crate::engine::tokenizer::pretokenizer::{self, PreTokenizer};
 use crate::engine::tokenizer::special_tokens::{SpecialToken, SpecialTokens};
 use crate::models::gguf::{Array, Metadata, Value};
+
+const MERGES: &str = "tokenizer.ggml.merges";
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
+const SCORES: &str = "tokenizer.ggml.scores";
 
 /// `tokenizer.ggml.token_type`.
 const UNKNOWN: i64 = 2;
@@ -55,8 +62,17 @@ pub struct GgufVocabulary<'a> {
 impl<'a> GgufVocabulary<'a> {
     /// `template`: the chat template, whose tokens count as special.
     pub fn new(metadata: &'a Metadata, template: &'a str) -> Result<Self, String> {
-        let texts = metadata.texts("tokenizer.ggml.tokens").ok_or("the file has no tokenizer.ggml.tokens")?;
-        let kinds = metadata.numbers("tokenizer.ggml.token_type").unwrap_or_default();
+        let texts = metadata.texts(TOKENS).ok_or_else(|| format!("the file has no {TOKENS}"))?;
+        if texts.is_empty() {
+            return Err(format!("{TOKENS} is empty"));
+        }
+        let kinds = match metadata.get(TOKEN_TYPE) {
+            None => Vec::new(),
+            Some(_) => metadata.numbers(TOKEN_TYPE).ok_or_else(|| format!("{TOKEN_TYPE} must be a list of numbers"))?,
+        };
+        if ![0, texts.len()].contains(&kinds.len()) {
+            return Err(format!("{TOKEN_TYPE} has {} entries, but {TOKENS} has {}", kinds.len(), texts.len()));
+        }
         Ok(Self { metadata, texts, kinds, template })
     }
 
@@ -94,7 +110,13 @@ impl<'a> GgufVocabulary<'a> {
         self.each().filter(named)
     }
 
-    /// The token ID in this metadata key.
+    /// The token ID in a metadata key that the file must have.
+    pub fn required_id(&self, key: &str) -> Result<u32, String> {
+        let id = self.metadata.integer(key).ok_or_else(|| format!("the file has no {key}"))?;
+        self.id(key).ok_or_else(|| format!("{key} is {id}, but {TOKENS} has {} entries", self.texts.len()))
+    }
+
+    /// The token ID in this metadata key; `None` if it is not one of the vocabulary. llama.cpp reads such files, too.
     pub fn id(&self, key: &str) -> Option<u32> {
         let id = self.metadata.integer(key).and_then(|id| u32::try_from(id).ok());
         id.filter(|&id| (id as usize) < self.texts.len())
@@ -102,18 +124,19 @@ impl<'a> GgufVocabulary<'a> {
 
     /// The score of each token.
     pub fn scores(&self) -> Result<Vec<f32>, String> {
-        let array = match self.metadata.get("tokenizer.ggml.scores") {
+        let array = match self.metadata.get(SCORES) {
             Some(Value::Array(array)) => Array::numbers(array),
             _ => None,
         };
-        let array = array.ok_or("the file has no tokenizer.ggml.scores")?;
-        let scores = array.map(|score| match score {
-            Value::Float(score) => Some(score as f32),
-            _ => None,
+        let array = array.ok_or_else(|| format!("the file has no {SCORES}"))?;
+        let scores = array.zip(1..).map(|(score, number)| match score {
+            Value::Float(score) if !score.is_nan() => Ok(score as f32),
+            other => Err(format!("{SCORES}: entry {number} is {other:?}, which is not a score")),
         });
-        match scores.collect::<Option<Vec<_>>>() {
-            Some(scores) if scores.len() == self.texts.len() => Ok(scores),
-            _ => Err("tokenizer.ggml.scores must have one number for each token".to_owned()),
+        let scores = scores.collect::<Result<Vec<_>, _>>()?;
+        match scores.len() == self.texts.len() {
+            true => Ok(scores),
+            false => Err(format!("{SCORES} has {} entries, but {TOKENS} has {}", scores.len(), self.texts.len())),
         }
     }
 
@@ -144,7 +167,7 @@ impl ChatTokenizer {
     pub fn from_gguf(metadata: &Metadata, rows: usize, template: &str) -> Result<(Self, Vocabulary), String> {
         let kind = check(metadata)?;
         let table = GgufVocabulary::new(metadata, template)?;
-        if table.texts.is_empty() || table.texts.len() > rows {
+        if table.texts.len() > rows {
             return Err(format!("the tokenizer has {} tokens, but the model only {rows}", table.texts.len()));
         }
         let special_tokens = table.special_tokens().map(|(id, text)| SpecialToken {
@@ -209,14 +232,16 @@ fn byte_level_bpe(
     pre_tokenizer: &PreTokenizer,
     keep: impl Fn(usize, &str) -> bool,
 ) -> Result<Tokenizer, String> {
-    let merges = table.metadata.texts("tokenizer.ggml.merges").ok_or("the file has no tokenizer.ggml.merges")?;
-    let merges = merges.iter().map(|merge| match merge.split_once(' ') {
+    let merges = table.metadata.texts(MERGES).ok_or_else(|| format!("the file has no {MERGES}"))?;
+    let merges = merges.iter().zip(1..).map(|(merge, number)| match merge.split_once(' ') {
         Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
-        None => Err(format!("the merge '{merge}' does not have two parts")),
+        None => Err(format!("{MERGES}: entry {number} is '{}', which does not have two parts", shorten(merge))),
     });
     let merges = merges.collect::<Result<Vec<_>, _>>()?;
     let vocabulary = table.each().filter(|(id, text)| keep(*id, text));
     let vocabulary: Vocab = vocabulary.map(|(id, text)| (text.clone(), id as u32)).collect();
+    let parts = merges.iter().map(|(left, right)| (left.as_str(), right.as_str()));
+    check_merges(MERGES, parts, 0, |text| vocabulary.contains_key(text))?;
     let wrong = |error: tokenizers::Error| format!("the tokenizer cannot be built: {error}");
     let bpe = BPE::builder().vocab_and_merges(vocabulary, merges).ignore_merges(pre_tokenizer.ignore_merges);
     let mut tokenizer = Tokenizer::new(bpe.build().map_err(wrong)?);

@@ -10,6 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokenizers::Tokenizer;
 
 use super::byte_alphabet::{decode_byte_level, decode_piece};
+use super::checks::check_tokenizer_json;
 use super::fill_in_the_middle::FimTokens;
 use super::{ChatTokenizer, EOS_TOKENS, Encoder, Vocabulary, is_template_token};
 use crate::engine::tokenizer::files::TextFiles;
@@ -140,7 +141,9 @@ impl ChatTokenizer {
     /// `rows` is the number of rows of the token embedding; token IDs must be below it. `template` is the chat
     /// template, whose tokens count as special.
     pub fn from_hugging_face(files: &TextFiles, rows: usize, template: &str) -> Result<(Self, Vocabulary), String> {
-        let json: BTreeMap<String, &RawValue> = serde_json::from_slice(tokenizer_json(files)?).map_err(damaged)?;
+        let json = tokenizer_json(files)?;
+        check_tokenizer_json(json)?;
+        let json: BTreeMap<String, &RawValue> = serde_json::from_slice(json).map_err(damaged)?;
         let mut parts: Parts<'_> = json.into_iter().map(|(name, part)| (name, Cow::Borrowed(part))).collect();
         let token_encoding = token_encoding(parts.get("decoder").map(AsRef::as_ref))?;
         let mut rows_of_added = list(&parts, "added_tokens")?;

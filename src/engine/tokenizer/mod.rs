@@ -3,6 +3,7 @@
 //! Plain text is encoded without special tokens: see [`crate::engine::tokenizer::special_tokens`].
 
 mod byte_alphabet;
+pub mod checks;
 mod chunks;
 pub mod files;
 mod fill_in_the_middle;

@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use crate::engine::precision::Precision;
 use crate::models::backend::Backend;
+use crate::models::model_files::is_ggml;
 use crate::models::safetensors::{ModelFolder, read_json};
 use crate::models::weights::Footprint;
-use crate::models::whisper::{GgmlFile, LogMel, WhisperConfig, WhisperModel, WhisperWeights, alignment_heads, is_ggml};
+use crate::models::whisper::{GgmlFile, LogMel, WhisperConfig, WhisperModel, WhisperWeights, alignment_heads};
 
 /// The encoder's positions of a window of 30 seconds.
 const AUDIO_POSITIONS: usize = 1500;

@@ -24,7 +24,7 @@ pub use value::{Array, Metadata, Number, Value};
 /// Why a file was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
-    #[error("not a GGUF file: it begins with {0:02x?}, not with \"GGUF\"")]
+    #[error("not a GGUF file: it begins with {0:02x?}, not with \"GGUF\"{hint}", hint = git_lfs_hint(*.0))]
     NotGguf([u8; 4]),
     #[error("GGUF version {0} is not supported: versions 2 and 3 are{hint}", hint = big_endian_hint(*.0))]
     Version(u32),
@@ -45,6 +45,10 @@ impl GgufError {
     fn damaged(message: impl Into<String>) -> Self {
         Self::Damaged(message.into())
     }
+}
+
+fn git_lfs_hint(magic: [u8; 4]) -> &'static str {
+    if &magic == b"vers" { " (it is a pointer of Git LFS: run `git lfs pull` in its repository)" } else { "" }
 }
 
 fn big_endian_hint(version: u32) -> &'static str {

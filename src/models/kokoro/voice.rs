@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::models::error::{ModelError, Result};
+use crate::models::model_files::is_safetensors;
 use crate::models::safetensors::{ModelFolder, open};
 use crate::models::weights::Weights;
 
@@ -24,7 +25,7 @@ impl Voice {
     /// # Errors
     /// If the file is damaged, or has styles of another width.
     pub fn read(path: &Path, width: usize) -> Result<Self> {
-        let styles = match path.extension().is_some_and(|extension| extension == "safetensors") {
+        let styles = match is_safetensors(path) {
             true => read_tensor(path)?,
             false => read_floats(path)?,
         };

@@ -97,6 +97,11 @@ fn read(file: &mut impl Read, length: u64) -> Result<Header, String> {
     let mut prefix = [0; 8];
     file.read_exact(&mut prefix).map_err(|_| format!("the file is truncated: it has {length} bytes"))?;
     let size = u64::from_le_bytes(prefix);
+    if &prefix == b"version " {
+        return Err(
+            "it is a pointer of Git LFS and not the file itself: run `git lfs pull` in its repository".to_owned()
+        );
+    }
     let rest = length.saturating_sub(8);
     if size > rest.min(MAX_HEADER_BYTES) {
         return Err(format!("the header has {size} bytes according to its length, but the file has {length}"));

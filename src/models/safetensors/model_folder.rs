@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::{TensorInfo, file_error, read_header};
 use crate::models::error::ModelError;
+use crate::models::model_files::{FolderListing, Names, is_safetensors};
 
 /// Maximum size of a JSON file. Parsed JSON takes up to 16 times its size. The largest index of a published model has
 /// 9 MB.
@@ -18,6 +19,10 @@ const EXTENSION: &str = ".safetensors";
 const INDEX: &str = ".safetensors.index.json";
 /// File stems of weights in transformers and diffusers.
 const STEMS: [&str; 2] = ["model", "diffusion_pytorch_model"];
+
+/// The beginnings of the names of other weights beside those of a model: of an adapter, and of the same model in the layout of
+/// its authors.
+const OTHER_WEIGHTS: [&str; 2] = ["adapter_model", "consolidated"];
 
 /// The open files of a model and their tensors.
 #[derive(Debug)]
@@ -77,33 +82,36 @@ impl ModelFolder {
     }
 }
 
-/// The weight files of a model: those of the index, or the only one. If there are weights of several types, the files
-/// without a type in their name.
+/// The weight files of a model: the single file, or else those of the index, as transformers chooses them. An index beside a
+/// single file is left from earlier shards. If there are weights of several types, the files without a type in their name.
 pub fn shards(folder: &Path) -> Result<Vec<PathBuf>, ModelError> {
-    let (files, indices) = (files_with(folder, EXTENSION), files_with(folder, INDEX));
-    let existing = |stem: &str, ending: &str| Some(folder.join(format!("{stem}{ending}"))).filter(|path| path.exists());
+    let listing = FolderListing::read(folder);
     for stem in STEMS {
-        if let Some(index) = existing(stem, INDEX) {
-            return indexed_shards(folder, &index);
+        if let Some(file) = listing.file(&format!("{stem}{EXTENSION}")) {
+            return Ok(vec![file.clone()]);
         }
-        if let Some(file) = existing(stem, EXTENSION) {
-            return Ok(vec![file]);
+        if let Some(index) = listing.file(&format!("{stem}{INDEX}")) {
+            return indexed_shards(folder, index);
         }
     }
-    match (indices.as_slice(), files.as_slice()) {
-        ([only], _) => indexed_shards(folder, only),
-        ([], [only]) => Ok(vec![only.clone()]),
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let indices: Vec<&PathBuf> = listing.files.iter().filter(|path| name(path).ends_with(INDEX)).collect();
+    let all = listing.safetensors();
+    let is_other = |path: &Path| OTHER_WEIGHTS.iter().any(|other| name(path).starts_with(other));
+    let own: Vec<&PathBuf> = all.iter().copied().filter(|path| !is_other(path)).collect();
+    match (indices.as_slice(), own.as_slice(), all.as_slice()) {
+        ([only], ..) => indexed_shards(folder, only),
+        ([], [only], _) | ([], [], [only]) => Ok(vec![(*only).clone()]),
+        ([], ..) if all.is_empty() => Err(file_error(folder, "the folder has no .safetensors files")),
         _ => {
-            let problem = format!("the folder has {} .safetensors files, but no index", files.len());
+            let problem = format!(
+                "the folder has {} .safetensors files, but neither model{EXTENSION} nor an index: {}",
+                all.len(),
+                Names(&all)
+            );
             Err(file_error(folder, problem))
         }
     }
-}
-
-fn files_with(folder: &Path, ending: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-    let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(ending));
-    entries.filter(named).collect()
 }
 
 /// The distinct files of an index. A name outside of the folder is an error.
@@ -113,7 +121,7 @@ fn indexed_shards(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, ModelErro
     let names: Option<BTreeSet<&str>> = map.and_then(|map| map.values().map(Value::as_str).collect());
     let names = names.filter(|names| !names.is_empty());
     let names = names.ok_or_else(|| file_error(index, "it has no weight_map of file names"))?;
-    let inside = |name: &str| name.ends_with(".safetensors") && !name.contains(['/', '\\', '\0']);
+    let inside = |name: &str| is_safetensors(Path::new(name)) && !name.contains(['/', '\\', '\0']);
     match names.iter().find(|name| !inside(name)) {
         Some(name) => Err(file_error(index, format!("{name:?} is not a file name in the folder"))),
         None => Ok(names.iter().map(|name| folder.join(name)).collect()),

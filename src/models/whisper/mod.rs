@@ -29,7 +29,7 @@ pub use byte_pair_merges::{Merge, byte_pair_merges};
 pub use cache::WhisperCache;
 pub use config::WhisperConfig;
 pub use decoder::DecodeInput;
-pub use ggml::{GgmlFile, is_ggml};
+pub use ggml::GgmlFile;
 pub use languages::{LANGUAGES, find_language, language_name};
 pub use log_mel::{LogMel, LogMelSpectrogram, SAMPLE_RATE};
 pub use mel_filters::MelFilters;

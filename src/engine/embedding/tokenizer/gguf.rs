@@ -90,10 +90,7 @@ fn word_piece(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
 /// XLM-RoBERTa's unigram model (Kudo 2018, <https://arxiv.org/abs/1804.10959>), with the file's own character
 /// normalization table.
 fn unigram(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
-    let id = |name: &str| {
-        let id = table.id(&format!("tokenizer.ggml.{name}_token_id"));
-        id.ok_or_else(|| format!("the file has no tokenizer.ggml.{name}_token_id"))
-    };
+    let id = |name: &str| table.required_id(&format!("tokenizer.ggml.{name}_token_id"));
     let (bos, eos, unknown) = (id("bos")?, id("eos")?, id("unknown")?);
     let text = |id: u32| table.texts.get(id as usize).cloned().unwrap_or_default();
     let charsmap = table.metadata.numbers("tokenizer.ggml.precompiled_charsmap");
@@ -129,8 +126,7 @@ fn byte_level_bpe(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
         if table.metadata.flag(&format!("tokenizer.ggml.add_{name}_token")) != Some(true) {
             return Ok(None);
         }
-        let key = format!("tokenizer.ggml.{name}_token_id");
-        let id = table.id(&key).ok_or_else(|| format!("the file has no {key}"))?;
+        let id = table.required_id(&format!("tokenizer.ggml.{name}_token_id"))?;
         Ok(table.texts.get(id as usize).map(|text| (text.clone(), id)))
     };
     let (bos, eos) = (special_token("bos")?, special_token("eos")?);

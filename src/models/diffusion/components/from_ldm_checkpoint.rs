@@ -16,6 +16,7 @@ use crate::models::diffusion::ldm_checkpoint::{
 };
 use crate::models::diffusion::unet::UnetConfig;
 use crate::models::diffusion::vae::VaeConfig;
+use crate::models::model_files::FolderListing;
 use crate::models::safetensors::{ModelFolder, read_json};
 
 /// Maximum size of an original config file, `NAME.yaml`, in bytes.
@@ -42,8 +43,8 @@ fn locate(path: &Path) -> Option<(PathBuf, PathBuf, PathBuf)> {
     if !path.is_dir() {
         return Some((path.to_owned(), path.with_extension(""), models_dir));
     }
-    let entries = fs::read_dir(path).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    let file = entries.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "safetensors"))?;
+    let listing = FolderListing::read(path);
+    let file = listing.safetensors().into_iter().next()?.clone();
     Some((file, path.to_owned(), models_dir))
 }
 
@@ -51,15 +52,10 @@ fn locate(path: &Path) -> Option<(PathBuf, PathBuf, PathBuf)> {
 /// may use.
 pub fn sidecar_files(path: &Path) -> Vec<PathBuf> {
     let Some((file, config_dir, models_dir)) = locate(path) else { return Vec::new() };
-    let entries = |folder: &Path| -> Vec<PathBuf> {
-        fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
-    };
-    let folders = entries(&config_dir)
-        .into_iter()
-        .filter(|path| path.is_dir())
-        .chain(ldm_checkpoint::neighbour_tokenizers(&models_dir));
-    let files = folders.flat_map(|folder| entries(&folder)).chain([file.with_extension("yaml")]);
-    let mut files: Vec<PathBuf> = files.filter(|path| path.is_file()).collect();
+    let own_folders = FolderListing::read(&config_dir).folders;
+    let folders = own_folders.into_iter().chain(ldm_checkpoint::neighbour_tokenizers(&models_dir));
+    let yaml = Some(file.with_extension("yaml")).filter(|path| path.is_file());
+    let mut files: Vec<PathBuf> = folders.flat_map(|folder| FolderListing::read(&folder).files).chain(yaml).collect();
     files.sort();
     files.dedup();
     files

@@ -16,6 +16,7 @@ use crate::models::diffusion::t5::T5Config;
 use crate::models::diffusion::unet::UnetConfig;
 use crate::models::diffusion::vae::VaeConfig;
 use crate::models::gguf::GgufFile;
+use crate::models::model_files::FolderListing;
 use crate::models::safetensors::{ModelFolder, read_json};
 
 /// diffusers' pipeline classes and their families.
@@ -165,22 +166,20 @@ impl ModelIndex<'_> {
     /// The FLUX transformer, from a GGUF file if there is one, else from safetensors.
     fn flux(&self) -> Result<(DenoiserConfig, TensorSource)> {
         let path = self.component_dir("transformer", &[FLUX])?;
-        let entries = std::fs::read_dir(&path).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-        let files: Vec<PathBuf> =
-            entries.filter(|path| path.extension().is_some_and(|extension| extension == "gguf")).collect();
-        let file = match files.as_slice() {
-            [] => {
+        let listing = FolderListing::read(&path);
+        let file = match listing.gguf() {
+            Ok(None) => {
                 let folder = self.component("transformer", &[FLUX])?;
                 return Ok((
                     DenoiserConfig::Flux(FluxConfig::read(&folder.config)?),
                     TensorSource::ModelFolder(folder),
                 ));
             }
-            [file] => match GgufFile::open(file) {
+            Ok(Some(file)) => match GgufFile::open(file) {
                 Ok(file) => file,
                 Err(error) => return invalid(format!("the GGUF file in transformer/: {error}")),
             },
-            _ => return invalid(format!("transformer/ has {} GGUF files; only one is allowed", files.len())),
+            Err(problem) => return invalid(format!("transformer/: {problem}")),
         };
         if let Some(other) = file.header.metadata.text("general.architecture").filter(|name| *name != "flux") {
             return invalid(format!("the GGUF file in transformer/ has the architecture {other}, not flux"));

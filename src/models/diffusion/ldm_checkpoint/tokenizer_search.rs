@@ -1,10 +1,10 @@
 //! Finds a CLIP tokenizer for a single-file pipeline, which does not contain one.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::models::model_files::FolderListing;
 use crate::models::safetensors::read_json;
 
 const FOLDER: &str = "tokenizer";
@@ -14,10 +14,8 @@ const START_TOKEN: &str = "<|startoftext|>";
 
 /// Tokenizer folders of other pipelines. Files are not opened, so the tokenizers may not be CLIP tokenizers.
 pub fn neighbour_tokenizers(models: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(models).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-    let mut folders: Vec<PathBuf> = entries.map(|path| path.join(FOLDER)).filter(|folder| has_files(folder)).collect();
-    folders.sort();
-    folders
+    let models = FolderListing::read(models).folders.into_iter();
+    models.map(|path| path.join(FOLDER)).filter(|folder| has_files(folder)).collect()
 }
 
 fn has_files(folder: &Path) -> bool {

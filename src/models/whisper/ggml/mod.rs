@@ -9,12 +9,4 @@ mod tensor;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
-
 pub use file::GgmlFile;
-
-/// Whether the name is that of a model of whisper.cpp: `ggml-NAME.bin`.
-pub fn is_ggml(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.and_then(|name| name.strip_prefix("ggml-")?.strip_suffix(".bin")).is_some_and(|name| !name.is_empty())
-}

@@ -1,0 +1,223 @@
+//! Which entries of a folder are a model's files.
+//!
+//! Every part of the server that looks for files of models asks here: with a [`FolderListing`], or with the path of a file in
+//! a repository or an archive. The ending of a name is not enough. Operating systems, network shares and version control leave
+//! files of their own beside models, and some have the same ending. On a disk of another system, macOS writes an AppleDouble
+//! file `._model.safetensors` beside each `model.safetensors`. What is left out is reported, so that no file disappears without a
+//! word.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What systems write beside the files of their users, apart from names that begin with a dot: network storage, trash cans,
+/// archives of macOS, and the views of folders of Windows.
+const SYSTEM_NAMES: [&str; 9] = [
+    "@eaDir",
+    "@Recycle",
+    "#recycle",
+    "$RECYCLE.BIN",
+    "System Volume Information",
+    "lost+found",
+    "__MACOSX",
+    "Thumbs.db",
+    "desktop.ini",
+];
+/// The end of the name under which Linux shows what Windows notes about a downloaded file.
+const WINDOWS_NOTE: &str = ":Zone.Identifier";
+/// Max names in an error message.
+const MAX_NAMES: usize = 5;
+
+/// Whether a file or a folder is one of an operating system or a program, and not of a model.
+pub fn is_hidden(name: &str) -> bool {
+    let is_system = SYSTEM_NAMES.iter().any(|system| system.eq_ignore_ascii_case(name));
+    name.starts_with('.') || name.ends_with(WINDOWS_NOTE) || is_system
+}
+
+/// Whether a relative path, with `/` as separator, has a hidden component.
+pub fn is_hidden_path(path: &str) -> bool {
+    path.split('/').any(is_hidden)
+}
+
+/// Whether a name ends with `.gguf`, in any case.
+pub fn is_gguf(path: &Path) -> bool {
+    has_extension(path, "gguf")
+}
+
+/// Whether a name ends with `.safetensors`, in any case.
+pub fn is_safetensors(path: &Path) -> bool {
+    has_extension(path, "safetensors")
+}
+
+/// Whether the name is that of a model of whisper.cpp: `ggml-NAME.bin`.
+pub fn is_ggml(path: &Path) -> bool {
+    let stem = path.file_stem().and_then(|stem| stem.to_str());
+    has_extension(path, "bin") && stem.and_then(|stem| stem.strip_prefix("ggml-")).is_some_and(|name| !name.is_empty())
+}
+
+/// Whether the name is that of a file of weights.
+pub fn is_weights(path: &Path) -> bool {
+    is_gguf(path) || is_safetensors(path) || is_ggml(path)
+}
+
+/// Whether a name has this extension, in any case: file systems without cases may show names in upper case.
+pub fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|own| own.eq_ignore_ascii_case(extension))
+}
+
+/// What a GGUF file is that belongs beside a model but is none; `None` for a model.
+pub fn companion(path: &Path) -> Option<&'static str> {
+    match () {
+        () if is_projector(path) => Some("a vision projector"),
+        () if is_gguf(path) && lower_stem(path).ends_with("imatrix") => Some("an importance matrix"),
+        () => None,
+    }
+}
+
+/// Whether a GGUF file is the vision projector of a model.
+pub fn is_projector(path: &Path) -> bool {
+    is_gguf(path) && lower_stem(path).contains("mmproj")
+}
+
+fn lower_stem(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().to_ascii_lowercase()
+}
+
+/// A part of a split GGUF file, such as `model-00001-of-00003.gguf`.
+pub struct SplitPart<'p> {
+    /// What comes before the number.
+    pub stem: &'p str,
+    pub number: usize,
+    /// At least 2.
+    pub count: usize,
+}
+
+impl<'p> SplitPart<'p> {
+    /// `None` for a whole file.
+    pub fn of(path: &'p str) -> Option<Self> {
+        let (name, _) = path.rsplit_once('.').filter(|_| is_gguf(Path::new(path)))?;
+        let (rest, count) = name.rsplit_once("-of-")?;
+        let (stem, number) = rest.rsplit_once('-')?;
+        let is_number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
+        let read = |text: &str| text.parse().ok().filter(|_| is_number(text));
+        let (number, count) = (read(number)?, read(count)?);
+        (count > 1).then_some(Self { stem, number, count })
+    }
+}
+
+/// A file that looks like a model's, but is not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IgnoredFile {
+    pub path: PathBuf,
+    pub why: String,
+}
+
+/// The entries of a folder that may be a model's, each list sorted by path. Links count as what they lead to.
+#[derive(Debug, Default)]
+pub struct FolderListing {
+    pub folders: Vec<PathBuf>,
+    /// Regular files.
+    pub files: Vec<PathBuf>,
+    /// What has the name of weights, but is hidden or no regular file.
+    pub ignored: Vec<IgnoredFile>,
+}
+
+impl FolderListing {
+    /// Lists a folder. The listing of a folder that cannot be read is empty.
+    pub fn read(folder: &Path) -> Self {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        paths.sort();
+        let mut listing = Self::default();
+        for path in paths {
+            match fs::metadata(&path) {
+                _ if is_hidden(&path.file_name().unwrap_or_default().to_string_lossy()) => {
+                    listing.ignore(path, "hidden file");
+                }
+                Ok(metadata) if metadata.is_dir() => listing.folders.push(path),
+                Ok(metadata) if metadata.is_file() => listing.files.push(path),
+                Ok(_) => listing.ignore(path, "not a regular file"),
+                Err(_) => listing.ignore(path, "the file cannot be read"),
+            }
+        }
+        listing
+    }
+
+    fn ignore(&mut self, path: PathBuf, why: &str) {
+        if is_weights(&path) {
+            self.ignored.push(IgnoredFile { path, why: why.to_owned() });
+        }
+    }
+
+    /// The file of this name.
+    pub fn file(&self, name: &str) -> Option<&PathBuf> {
+        self.files.iter().find(|path| path.file_name().is_some_and(|own| own == name))
+    }
+
+    pub fn safetensors(&self) -> Vec<&PathBuf> {
+        self.files.iter().filter(|path| is_safetensors(path)).collect()
+    }
+
+    /// The GGUF file that is the model; `None` if there is none. Vision projectors do not count. Beside a whole file, neither do
+    /// the parts of a split one, and beside another file, neither do importance matrices.
+    ///
+    /// # Errors
+    /// If there are several, or only parts. The text names them.
+    pub fn gguf(&self) -> Result<Option<&PathBuf>, String> {
+        let models = self.files.iter().filter(|path| is_gguf(path) && !is_projector(path));
+        let (parts, mut whole): (Vec<&PathBuf>, Vec<&PathBuf>) = models.partition(|path| is_split_part(path));
+        if whole.iter().any(|path| companion(path).is_none()) {
+            whole.retain(|path| companion(path).is_none());
+        }
+        match (whole.as_slice(), parts.as_slice()) {
+            ([only], _) => Ok(Some(only)),
+            ([], []) => Ok(None),
+            ([], _) => Err(format!(
+                "the model is split into several files, which cannot be read ({}): merge them with `llama-gguf-split --merge`",
+                Names(&parts)
+            )),
+            _ => Err(format!(
+                "the folder has {} .gguf files; a model's folder must have exactly one: {}",
+                whole.len(),
+                Names(&whole)
+            )),
+        }
+    }
+
+    /// A vision projector.
+    pub fn projector(&self) -> Option<&PathBuf> {
+        self.files.iter().find(|path| is_projector(path))
+    }
+
+    /// What looks like weights but is not among the `used` files of the folder.
+    pub fn unused(self, used: &[PathBuf]) -> Vec<IgnoredFile> {
+        let main = used.first().and_then(|path| path.file_name()).unwrap_or_default().to_string_lossy().into_owned();
+        let why = |path: &Path| match companion(path) {
+            Some(what) => what.to_owned(),
+            None if is_split_part(path) => format!("part of a split file; {main} is used"),
+            None => format!("{main} is used"),
+        };
+        let files = self.files.into_iter().filter(|path| is_weights(path) && !used.contains(path));
+        let others = files.map(|path| IgnoredFile { why: why(&path), path });
+        let folders = self.folders.into_iter().filter(|path| is_weights(path));
+        let folders = folders.map(|path| IgnoredFile { path, why: "a folder".to_owned() });
+        let mut all: Vec<IgnoredFile> = self.ignored.into_iter().chain(folders).chain(others).collect();
+        all.sort_by(|one, other| one.path.cmp(&other.path));
+        all
+    }
+}
+
+fn is_split_part(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| SplitPart::of(name).is_some())
+}
+
+/// The names of files, shortened if there are many.
+pub struct Names<'p>(pub &'p [&'p PathBuf]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.0.iter().take(MAX_NAMES).map(|path| path.file_name().unwrap_or_default().to_string_lossy());
+        f.write_str(&names.collect::<Vec<_>>().join(", "))?;
+        if self.0.len() > MAX_NAMES { f.write_str(", and others") } else { Ok(()) }
+    }
+}
