@@ -13,6 +13,15 @@ pub enum AudioError {
     EmptyFile,
     #[error("the file's content is not audio in a known format; {ACCEPTED_FORMATS}")]
     NotAudio,
+    #[error("the container is not supported ({container}); {ACCEPTED_FORMATS}")]
+    UnsupportedContainer { container: String },
+    #[error("the {container} header is damaged: {reason}; write the file again, for example with ffmpeg")]
+    InvalidHeader { container: String, reason: String },
+    #[error(
+        "the sound is interrupted: between the frames of MP3 or AAC lie {foreign_bytes} other bytes in {breaks} places, so \
+         the file is damaged or in a container that is not supported; {ACCEPTED_FORMATS}"
+    )]
+    Interrupted { foreign_bytes: u64, breaks: u64 },
     #[error("the file has no audio track ({container}); {ACCEPTED_FORMATS}")]
     NoAudioTrack { container: String },
     #[error("the codec {codec} is not supported ({container}); {ACCEPTED_FORMATS}")]

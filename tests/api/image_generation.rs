@@ -338,6 +338,30 @@ fn an_invalid_or_mismatched_image_is_refused_by_name() {
 }
 
 #[test]
+fn a_jpeg_that_ends_early_is_refused() {
+    let server = start_server();
+    let ask = |image: &[u8]| send(&server, "edits", &server.admin, &parts(image, None));
+    let image = RgbImage::from_fn(64, 64, |x, y| Rgb([(x * 4) as u8, (y * 4) as u8, (x * y) as u8]));
+    let plain = file(image, ImageFormat::Jpeg);
+    let progressive = include_bytes!("../fixtures/progressive.jpg").to_vec();
+    // A preview in the metadata is a whole JPEG of its own.
+    let preview = file(RgbImage::new(16, 16), ImageFormat::Jpeg);
+    let length = u16::try_from(preview.len() + 8).unwrap().to_be_bytes();
+    let photo = [&plain[..2], &[0xFF, 0xE1], &length, b"Exif\0\0", &preview, &plain[2..]].concat();
+    for whole in [&plain, &progressive, &photo] {
+        for part in [3, 6, 8, 9] {
+            let cut = &whole[..whole.len() * part / 10];
+            assert_refused(&ask(cut), "image", "not a complete image");
+        }
+        let cut = &whole[..whole.len() - 2];
+        assert_refused(&ask(cut), "image", "the JPEG file ends early");
+        ask(whole).ok();
+        // Phones append other pictures and videos.
+        ask(&[whole, &b"\xFF\xD8\xFF\xE0 more"[..]].concat()).ok();
+    }
+}
+
+#[test]
 fn errors_of_the_model_are_passed_on() {
     let server = start_server();
     let response = generate(&server, "/v1", json!({ "size": "63x64" }));

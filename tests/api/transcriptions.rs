@@ -215,7 +215,9 @@ fn what_cannot_be_decoded_is_refused_and_silence_has_no_text() {
     };
     refused(b"", "empty");
     refused(b"This is text.", "not audio");
-    refused(&fixture("windows-media.wma"), "send WAV");
+    refused(&fixture("windows-media.wma"), "the container is not supported (ASF: WMA or WMV); send WAV");
+    let avi = [&b"RIFF\0\0\0\0AVI LIST"[..], &fixture("mono-mp3-16k.mp3")].concat();
+    refused(&avi, "the container is not supported (AVI); send WAV");
     refused(&fixture("no-sound.mp4"), "no audio track");
     refused(&speech(1)[..44], "no samples");
     refused(&speech(401), "longer than 600 seconds");
@@ -227,6 +229,31 @@ fn what_cannot_be_decoded_is_refused_and_silence_has_no_text() {
     for name in ["opus-silk.ogg", "mono-mp3-16k.mp3", "aac.m4a", "media-recorder.webm", "speech.flac"] {
         assert!(ok(&server, &fixture(name), &[])["usage"]["seconds"].as_f64().unwrap() > 0.4, "{name}");
     }
+}
+
+#[test]
+fn a_recording_that_was_cut_off_or_has_opposite_channels_has_the_same_text() {
+    let server = start_server();
+    let plain = speech(2);
+    let transcript = |file: &[u8]| ok(&server, file, &[("language", "en")]);
+    let expected = transcript(&plain);
+    assert!(!expected["text"].as_str().unwrap().is_empty());
+    let mut cut = plain.clone();
+    cut[4..8].fill(0);
+    cut[40..44].fill(0);
+    assert_eq!(transcript(&cut)["text"], expected["text"]);
+    assert_eq!(transcript(&cut)["usage"], expected["usage"]);
+
+    let mut stereo = plain[..44].to_vec();
+    stereo[22] = 2;
+    stereo[32] = 4;
+    for sample in plain[44..].chunks(2) {
+        let sample = i16::from_le_bytes(sample.try_into().unwrap());
+        stereo.extend([sample, sample.saturating_neg()].map(i16::to_le_bytes).concat());
+    }
+    let length = u32::try_from(stereo.len() - 44).unwrap();
+    stereo[40..44].copy_from_slice(&length.to_le_bytes());
+    assert_eq!(transcript(&stereo)["text"], expected["text"]);
 }
 
 /// Requests and milliseconds of audio.

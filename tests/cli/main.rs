@@ -26,6 +26,7 @@ mod wait;
 
 mod access_log;
 mod audio_decoder;
+mod audio_formats;
 mod audio_usage;
 mod audit;
 mod background_responses;

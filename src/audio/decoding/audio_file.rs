@@ -1,28 +1,31 @@
 //! Opens a media file and reads the packets of its audio track.
 
-use std::io::SeekFrom;
+use std::io::{Seek, SeekFrom};
 
 use symphonia::core::codecs::CodecParameters;
 use symphonia::core::errors::Error;
-use symphonia::core::formats::probe::Hint;
+use symphonia::core::formats::probe::{Hint, Probe};
 use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
 use symphonia::core::io::{MediaSource, MediaSourceStream, MediaSourceStreamOptions, ReadOnlySource};
 use symphonia::core::meta::MetadataOptions;
 use symphonia::core::packet::Packet;
+use symphonia::default::formats::{AdtsReader, MpaReader};
 
-use super::edit_list::{Edit, EditLists};
+use super::container::{self, Container};
+use super::movie::{Edit, Movie};
 use super::packet_decoder::{PacketDecoder, codec_name, unsupported_name};
+use super::source_window::{SourceWindow, read_at};
+use super::wave::{self, WaveContent};
+use super::{frame_stream, tags};
 use crate::audio::error::AudioError;
 
 /// After so many errors without a packet between them the rest of the file is given up.
 const MAX_ERRORS: usize = 64;
-/// The first bytes of Matroska and WebM.
-const MATROSKA: [u8; 4] = [0x1A, 0x45, 0xDF, 0xA3];
 
 /// An open file. Its format is found by its content.
 pub struct AudioFile<'a> {
     reader: Box<dyn FormatReader + 'a>,
-    edits: Option<EditLists>,
+    movie: Option<Movie>,
     track: AudioTrack,
 }
 
@@ -50,21 +53,33 @@ pub enum Next {
 impl<'a> AudioFile<'a> {
     /// Reads the head of a file and selects a track: the default one, or the first that can be decoded.
     pub fn open<S: MediaSource + Clone + 'a>(mut source: S) -> Result<Self, AudioError> {
-        let unreadable = |error: std::io::Error| AudioError::Unreadable { reason: error.to_string() };
-        if source.seek(SeekFrom::End(0)).map_err(unreadable)? == 0 {
+        let length = source.seek(SeekFrom::End(0)).map_err(unreadable)?;
+        if length == 0 {
             return Err(AudioError::EmptyFile);
         }
-        let edits = EditLists::read(&mut source).map_err(unreadable)?;
-        source.seek(SeekFrom::Start(0)).map_err(unreadable)?;
-        let reader = find_format(source.clone()).or_else(|error| {
+        let start = tags::skip_leading(&mut source, length).map_err(unreadable)?;
+        let mut head = vec![0; container::HEAD];
+        let filled = read_at(&mut source, start, &mut head).map_err(unreadable)?;
+        let mut source = SourceWindow::new(source, start, length);
+        let (reader, movie) = match container::identify(&head[..filled]) {
+            Container::Unreadable(container) => {
+                return Err(AudioError::UnsupportedContainer { container: container.into_owned() });
+            }
+            Container::Wave => (open_wave(source)?, None),
             // The index of a Matroska file that breaks off is missing. It is looked for only if the file is seekable.
-            let mut magic = [0; 4];
-            let is_matroska = source.read_exact(&mut magic).is_ok() && magic == MATROSKA;
-            source.seek(SeekFrom::Start(0)).map_err(unreadable)?;
-            if is_matroska { find_format(ReadOnlySource::new(source)) } else { Err(error) }
-        })?;
-        let track = select_track(reader.as_ref(), edits.as_ref())?;
-        Ok(Self { reader, edits, track })
+            Container::Matroska => {
+                let reader = find_format(source.clone()).or_else(|_| find_format(ReadOnlySource::new(source)))?;
+                (reader, None)
+            }
+            Container::Readable => {
+                let movie = Movie::read(&mut source).map_err(unreadable)?;
+                source.seek(SeekFrom::Start(0)).map_err(unreadable)?;
+                (find_format(source)?, movie)
+            }
+            Container::Frames => (open_frames(source)?, None),
+        };
+        let track = select_track(reader.as_ref(), movie.as_ref())?;
+        Ok(Self { reader, movie, track })
     }
 
     pub fn container(&self) -> &'static str {
@@ -85,7 +100,7 @@ impl<'a> AudioFile<'a> {
                 Ok(None) | Err(Error::IoError(_)) => return Next::End,
                 Err(Error::ResetRequired) => {
                     // Streams in a row (chained OGG).
-                    let Ok(track) = select_track(self.reader.as_ref(), self.edits.as_ref()) else { return Next::End };
+                    let Ok(track) = select_track(self.reader.as_ref(), self.movie.as_ref()) else { return Next::End };
                     self.track = track;
                     return Next::Track;
                 }
@@ -96,42 +111,72 @@ impl<'a> AudioFile<'a> {
     }
 }
 
+fn unreadable(error: std::io::Error) -> AudioError {
+    AudioError::Unreadable { reason: error.to_string() }
+}
+
+fn open_wave<'a, S: MediaSource + Clone + 'a>(
+    source: SourceWindow<S>,
+) -> Result<Box<dyn FormatReader + 'a>, AudioError> {
+    let length = source.length();
+    match wave::open(source, length)? {
+        WaveContent::Samples(plain) => find_format(plain),
+        WaveContent::Frames(frames) => open_frames(frames),
+    }
+}
+
+/// Opens a stream of MP3 or AAC frames, without the tags around it.
+fn open_frames<'a, S: MediaSource + Clone + 'a>(
+    mut source: SourceWindow<S>,
+) -> Result<Box<dyn FormatReader + 'a>, AudioError> {
+    let length = source.length();
+    let end = tags::skip_trailing(&mut source, 0, length).map_err(unreadable)?;
+    let mut source = source.part(0, end);
+    let frames = frame_stream::find(&mut source, end)?;
+    let mut probe = Probe::default();
+    probe.register_format::<AdtsReader<'_>>();
+    probe.register_format::<MpaReader<'_>>();
+    find_format_by(&probe, source.part(frames.start, frames.end))
+}
+
 fn find_format<'a>(source: impl MediaSource + 'a) -> Result<Box<dyn FormatReader + 'a>, AudioError> {
+    find_format_by(symphonia::default::get_probe(), source)
+}
+
+fn find_format_by<'a>(probe: &Probe, source: impl MediaSource + 'a) -> Result<Box<dyn FormatReader + 'a>, AudioError> {
     let stream = MediaSourceStream::new(Box::new(source), MediaSourceStreamOptions::default());
-    let probe = symphonia::default::get_probe();
     let found = probe.probe(&Hint::new(), stream, FormatOptions::default(), MetadataOptions::default());
     found.map_err(|_| AudioError::NotAudio)
 }
 
-fn select_track(reader: &dyn FormatReader, edits: Option<&EditLists>) -> Result<AudioTrack, AudioError> {
+fn select_track(reader: &dyn FormatReader, movie: Option<&Movie>) -> Result<AudioTrack, AudioError> {
     let container = reader.format_info().short_name.to_owned();
     let default = reader.default_track(TrackType::Audio);
     let mut unsupported = None;
     for track in default.into_iter().chain(reader.tracks()) {
         let Some(CodecParameters::Audio(parameters)) = &track.codec_params else { continue };
         if let Some(decoder) = PacketDecoder::new(parameters) {
-            let track = audio_track(track, decoder, codec_name(parameters), edits);
+            let track = audio_track(track, decoder, codec_name(parameters), movie);
             return Ok(AudioTrack { includes_trimmed: container == "mp3", ..track });
         }
         unsupported.get_or_insert_with(|| unsupported_name(parameters));
     }
-    if reader.tracks().iter().any(|track| track.codec_params.is_none()) {
-        unsupported.get_or_insert_with(|| "of its audio track".to_owned());
-    }
-    Err(match unsupported {
+    let unknown = || match movie {
+        Some(movie) => movie.audio_codec(),
+        None if reader.tracks().iter().any(|track| track.codec_params.is_none()) => Some("of its track".to_owned()),
+        None => None,
+    };
+    Err(match unsupported.or_else(unknown) {
         Some(codec) => AudioError::UnsupportedCodec { container, codec },
         None => AudioError::NoAudioTrack { container },
     })
 }
 
-fn audio_track(track: &Track, decoder: PacketDecoder, codec: String, edits: Option<&EditLists>) -> AudioTrack {
+fn audio_track(track: &Track, decoder: PacketDecoder, codec: String, movie: Option<&Movie>) -> AudioTrack {
     let rate = decoder.layout().rate.max(1);
     let seconds = |numerator: u32, denominator: u32| f64::from(numerator) / f64::from(denominator);
     let tick = track.time_base.map_or(seconds(1, rate), |base| seconds(base.numer.get(), base.denom.get()));
-    // Blocks of ADPCM have a fixed length, so that the last one is filled up.
-    #[expect(clippy::cast_precision_loss, reason = "a length of 2^53 frames is longer than any file")]
-    let length = track.num_frames.filter(|_| codec.starts_with("adpcm")).map(|frames| frames as f64 / f64::from(rate));
-    let by_codec = Edit { delay: 0.0, start: seconds(decoder.pre_skip(), rate), length };
-    let edit = edits.and_then(|edits| edits.edit(track.id)).unwrap_or(by_codec);
+    let by_codec = Edit { delay: 0.0, start: seconds(decoder.pre_skip(), rate), length: None };
+    let edit = movie.and_then(|movie| movie.edit(track.id)).unwrap_or(by_codec);
     AudioTrack { id: track.id, codec, decoder, edit, tick, includes_trimmed: false }
 }

@@ -4,22 +4,29 @@
 
 mod aac_config;
 mod audio_file;
-mod edit_list;
+mod container;
+mod downmix;
+mod frame_stream;
 mod measuring;
+mod movie;
 mod opus;
 mod packet_decoder;
 mod signal;
+mod source_window;
+mod tags;
 #[cfg(test)]
 mod tests;
+mod wave;
 
 use symphonia::core::io::MediaSource;
 
 use super::error::AudioError;
 use audio_file::{AudioFile, Next};
+use downmix::Downmix;
 pub use measuring::measure;
 use signal::Signal;
 
-/// Decodes a file to mono samples at 16 kHz: the mean of its channels, resampled.
+/// Decodes a file to mono samples at 16 kHz: the mean of its channels, or one of them where the mean cancels, resampled.
 ///
 /// `sink` takes blocks of samples, and stops the decoding with an error of its own. Packets that are damaged are left
 /// out. Returns the number of samples. Fails with [`AudioError::TooLong`] after `max_seconds` of audio, and if there is
@@ -32,25 +39,26 @@ pub fn decode<'a>(
     let mut file = AudioFile::open(source)?;
     let mut signal = Signal::new(max_seconds);
     signal.begin_track(file.track());
-    let (mut mono, mut was_damaged) = (Vec::new(), false);
+    let (mut downmix, mut was_damaged) = (Downmix::default(), false);
     loop {
         match file.next_packet() {
             Next::End => break,
-            Next::Track => signal.begin_track(file.track()),
-            Next::Packet(packet) => {
-                mono.clear();
-                let decoder = &mut file.track().decoder;
-                if let Some(layout) = decoder.decode(&packet, &mut mono) {
-                    signal.push(&mono, layout.rate, sink)?;
-                } else if !packet.data.is_empty() {
-                    was_damaged = true;
-                }
+            Next::Track => {
+                downmix.finish(&mut |mono, rate| signal.push(mono, rate, sink))?;
+                signal.begin_track(file.track());
             }
+            Next::Packet(packet) => match file.track().decoder.decode(&packet) {
+                Some((layout, frames)) => {
+                    downmix.push(frames, layout, &mut |mono, rate| signal.push(mono, rate, sink))?;
+                }
+                None => was_damaged |= !packet.data.is_empty(),
+            },
         }
         if signal.is_complete() {
             break;
         }
     }
+    downmix.finish(&mut |mono, rate| signal.push(mono, rate, sink))?;
     match signal.finish(sink)? {
         0 if was_damaged => Err(AudioError::Damaged),
         0 => Err(AudioError::NoSamples),

@@ -1,4 +1,4 @@
-//! Decodes the packets of one track to mono samples.
+//! Decodes the packets of one track.
 
 use symphonia::core::codecs::audio::well_known as codecs;
 use symphonia::core::codecs::audio::{AudioCodecId, AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
@@ -71,10 +71,8 @@ impl PacketDecoder {
         }
     }
 
-    /// Appends the mean of the packet's channels to `mono`. `None` if the packet is damaged.
-    ///
-    /// Samples that are no numbers become 0, and samples outside ±1 are clipped, as in 16-bit audio.
-    pub fn decode(&mut self, packet: &Packet, mono: &mut Vec<f32>) -> Option<Layout> {
+    /// Decodes a packet to interleaved samples. `None` if it is damaged.
+    pub fn decode(&mut self, packet: &Packet) -> Option<(Layout, &[f32])> {
         self.interleaved.clear();
         let mut trimmed = 0;
         let layout = match &mut self.codec {
@@ -89,23 +87,14 @@ impl PacketDecoder {
                 Layout { rate: buffer.spec().rate(), channels: buffer.spec().channels().count() }
             }
         };
-        if layout.channels == 0 {
-            return None;
-        }
-        let frames = (self.interleaved.len() / layout.channels).saturating_sub(trimmed);
-        mono.extend(self.interleaved.chunks_exact(layout.channels).take(frames).map(mean));
-        Some(layout)
+        let frames = self.interleaved.len().checked_div(layout.channels)?.saturating_sub(trimmed);
+        self.interleaved.truncate(frames * layout.channels);
+        Some((layout, &self.interleaved))
     }
 }
 
 fn channel_count(channels: u32) -> usize {
     usize::try_from(channels).unwrap_or_default()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a file has few channels")]
-fn mean(frame: &[f32]) -> f32 {
-    let sum: f32 = frame.iter().map(|sample| if sample.is_finite() { sample.clamp(-1.0, 1.0) } else { 0.0 }).sum();
-    sum / frame.len() as f32
 }
 
 /// The bytes of a sample, of a codec like `pcm_s16le` or `pcm_alaw`.

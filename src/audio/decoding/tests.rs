@@ -129,7 +129,7 @@ fn what_is_not_supported_is_named() {
     assert!(refused("ac3.mkv").contains("the codec AC-3 is not supported (matroska); send WAV"));
     assert!(refused("surround-aac.m4a").contains("aac with 6 channels"), "{}", refused("surround-aac.m4a"));
     assert!(refused("no-sound.mp4").contains("no audio track"), "{}", refused("no-sound.mp4"));
-    assert!(refused("windows-media.wma").contains("not audio"));
+    assert!(refused("windows-media.wma").contains("not supported (ASF: WMA or WMV); send WAV"));
 }
 
 #[test]

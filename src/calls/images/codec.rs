@@ -7,6 +7,7 @@ use image::imageops::{FilterType, resize};
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, RgbImage};
 
+use super::jpeg;
 use crate::engine::{Image, MAX_IMAGE_SIDE};
 use crate::error::{Error, Result};
 use crate::service::stored_images::Format;
@@ -80,6 +81,10 @@ fn decode_limited(bytes: &[u8], field: &str, max_side: u32) -> Result<DynamicIma
             field,
             format!("'{field}' is not in a supported image format. Send a PNG, JPEG or WebP."),
         ));
+    }
+    if reader.format() == Some(ImageFormat::Jpeg) && !jpeg::is_complete(bytes) {
+        let text = format!("'{field}' is not a complete image: the JPEG file ends early. Send the whole file.");
+        return Err(Error::invalid(field, text));
     }
     let mut limits = Limits::no_limits();
     limits.max_alloc = Some(MAX_DECODE_MEMORY);

@@ -1,6 +1,7 @@
 //! Image generation, from a typed request to encoded files.
 
 mod codec;
+mod jpeg;
 mod quality;
 mod running;
 mod size;

@@ -1,9 +1,11 @@
-//! The edit list of an MP4 track: which part of its media is played.
+//! What the demuxer leaves out of the `moov` box of an MP4 file: edit lists, and codecs that it does not know.
 //!
-//! Encoders delay the signal (AAC by 1024 or 2112 samples). MP4 files tell it with an edit that begins after the delay.
-//! The demuxer does not apply edits. See ISO/IEC 14496-12, 8.6.6.
+//! The edit list of a track says which part of its media is played. Encoders delay the signal (AAC by 1024 or 2112 samples). MP4 files tell it with an edit that begins after the delay.
+//! The demuxer does not apply edits. See ISO/IEC 14496-12, 8.6.6 and 8.5.2.
 
 use std::io::{self, Read, Seek, SeekFrom};
+
+use super::source_window::read_at;
 
 /// The longest `moov` box that is read; bytes. It is some megabytes for hours of audio.
 const MAX_MOOV_BYTES: u64 = 64 << 20;
@@ -21,15 +23,14 @@ pub struct Edit {
     pub length: Option<f64>,
 }
 
-/// The edit lists of an MP4 file: the content of its box `moov`.
-pub struct EditLists(Vec<u8>);
+/// The content of the box `moov`.
+pub struct Movie(Vec<u8>);
 
-impl EditLists {
+impl Movie {
     /// Reads a file. `None` if it is no MP4.
     pub fn read(file: &mut (impl Read + Seek)) -> io::Result<Option<Self>> {
         let mut head = [0; 8];
-        file.seek(SeekFrom::Start(0))?;
-        read_up_to(file, &mut head)?;
+        read_at(file, 0, &mut head)?;
         if !head.ends_with(b"ftyp") {
             return Ok(None);
         }
@@ -40,7 +41,32 @@ impl EditLists {
     pub fn edit(&self, track: u32) -> Option<Edit> {
         edit(&self.0, track)
     }
+
+    /// The codec of the first track with sound. `None` if there is no such track.
+    pub fn audio_codec(&self) -> Option<String> {
+        let entry = audio_sample_entry(&self.0)?;
+        let name = NAMES.iter().find(|(kind, _)| **kind == entry).map(|(_, name)| (*name).to_owned());
+        Some(name.unwrap_or_else(|| format!("'{}'", entry.escape_ascii())))
+    }
 }
+
+/// Kinds of sample entries that the demuxer does not know.
+const NAMES: [(&[u8; 4], &str); 14] = [
+    (b"samr", "AMR"),
+    (b"sawb", "AMR-WB"),
+    (b"sawp", "AMR-WB+"),
+    (b"sevc", "EVRC"),
+    (b"sqcp", "QCELP"),
+    (b"ac-4", "AC-4"),
+    (b"dtsc", "DTS"),
+    (b"mlpa", "TrueHD"),
+    (b"mha1", "MPEG-H"),
+    (b"QDM2", "QDesign Music 2"),
+    (b"ima4", "IMA ADPCM of QuickTime"),
+    (b"enca", "of an encrypted track"),
+    (b"drms", "of an encrypted track"),
+    (b"aavd", "of an encrypted track"),
+];
 
 /// The content of the box `moov`.
 fn find_moov(file: &mut (impl Read + Seek)) -> io::Result<Option<Vec<u8>>> {
@@ -48,8 +74,7 @@ fn find_moov(file: &mut (impl Read + Seek)) -> io::Result<Option<Vec<u8>>> {
     let mut at = 0_u64;
     for _ in 0..MAX_BOXES {
         let mut head = [0; 16];
-        file.seek(SeekFrom::Start(at))?;
-        let filled = read_up_to(file, &mut head)?;
+        let filled = read_at(file, at, &mut head)?;
         let Some((kind, head_length, length)) = box_head(&head[..filled], end.saturating_sub(at)) else {
             return Ok(None);
         };
@@ -66,17 +91,6 @@ fn find_moov(file: &mut (impl Read + Seek)) -> io::Result<Option<Vec<u8>>> {
         at += length;
     }
     Ok(None)
-}
-
-fn read_up_to(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match file.read(&mut buffer[filled..])? {
-            0 => break,
-            count => filled += count,
-        }
-    }
-    Ok(filled)
 }
 
 /// The kind of the box, the length of its head and its whole length, at most `rest`.
@@ -153,11 +167,24 @@ fn edit(moov: &[u8], track: u32) -> Option<Edit> {
     Some(Edit { delay, start, length: (length > 0.0).then_some(length) })
 }
 
+/// The kind of the first sample entry of the first track with sound.
+fn audio_sample_entry(moov: &[u8]) -> Option<[u8; 4]> {
+    children(moov, b"trak").flat_map(|trak| children(trak, b"mdia")).find_map(|mdia| {
+        let handler = children(mdia, b"hdlr").next()?;
+        if handler.get(8..12) != Some(b"soun") {
+            return None;
+        }
+        let tables = children(mdia, b"minf").flat_map(|minf| children(minf, b"stbl"));
+        let descriptions = tables.flat_map(|stbl| children(stbl, b"stsd")).next()?;
+        descriptions.get(12..16)?.try_into().ok()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Cursor;
 
-    use super::{Edit, EditLists};
+    use super::{Edit, Movie};
 
     fn boxed(kind: &[u8; 4], content: &[u8]) -> Vec<u8> {
         let length = u32::try_from(8 + content.len()).unwrap();
@@ -178,7 +205,7 @@ mod tests {
     }
 
     fn edit(bytes: &[u8], track: u32) -> Option<Edit> {
-        EditLists::read(&mut Cursor::new(bytes)).unwrap().and_then(|lists| lists.edit(track))
+        Movie::read(&mut Cursor::new(bytes)).unwrap().and_then(|movie| movie.edit(track))
     }
 
     #[test]

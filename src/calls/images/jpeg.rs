@@ -1,0 +1,31 @@
+//! Whether a JPEG file is complete.
+//!
+//! The decoder fills up what is missing at the end of a file with grey, as browsers do. A model would take the grey for a
+//! part of the picture.
+
+const END_OF_IMAGE: u8 = 0xD9;
+
+/// Whether the file goes on to its end-of-image marker (ITU-T T.81, B.1). Segments are skipped by their lengths, so that
+/// the marker of a preview in the metadata does not count. What follows the marker does not matter. Progressive images
+/// have several scans before it.
+pub fn is_complete(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    while let Some(at) = rest.iter().position(|byte| *byte == 0xFF) {
+        // A marker follows any number of these bytes.
+        let fill = rest[at..].iter().take_while(|byte| **byte == 0xFF).count();
+        let [marker, after @ ..] = &rest[at + fill..] else { return false };
+        rest = match *marker {
+            END_OF_IMAGE => return true,
+            // Within a scan: the byte 0xFF itself and restart markers. They have no length.
+            0x00 | 0x01 | 0xD0..=0xD8 => after,
+            _ => match after {
+                [high, low, ..] => {
+                    let length = usize::from(u16::from_be_bytes([*high, *low])).max(2);
+                    after.get(length..).unwrap_or_default()
+                }
+                _ => return false,
+            },
+        };
+    }
+    false
+}
