@@ -55,9 +55,24 @@ pub(super) fn from_prompt_error(id: &str, error: PromptError) -> Error {
             let reason = reason.trim_end_matches('.');
             Error::invalid("messages", format!("The model's chat template rejects these messages: {reason}."))
         }
+        PromptError::Arguments(call) => {
+            let call = shorten(&call);
+            let message = format!(
+                "The arguments of the tool call '{call}' are not a JSON object, and the chat template of the model '{id}' accepts only objects. Send 'messages[…].tool_calls[…].function.arguments' as the JSON text of an object."
+            );
+            Error::invalid("messages", message)
+        }
+        PromptError::Unsupported(reason) => {
+            let reason = shorten(&reason);
+            let message = format!(
+                "The chat template of the model '{id}' needs something that this server does not have: {reason}. Use another model, or correct the template in the model's files."
+            );
+            Error::invalid("model", message)
+        }
         PromptError::Broken(cause) => {
             let message = format!(
-                "The chat template of the model '{id}' fails on these messages. Send messages that it supports, or use another model."
+                "The chat template of the model '{id}' fails on these messages: {}. Send messages that it supports, or use another model.",
+                shorten(&cause)
             );
             Error::invalid("messages", message).with_cause(cause)
         }

@@ -30,21 +30,22 @@ pub fn parse(messages: &[String], stored: bool) -> Result<Vec<Message>> {
 /// Converts a validated message. Fails for content that this server does not support.
 pub(super) fn to_message(field: &str, message: &Value) -> Result<Message> {
     let tool_calls = calls(message);
-    let content = match message.get("content") {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => join(field, parts)?,
-        None | Some(Value::Null) if !tool_calls.is_empty() => String::new(),
-        _ => {
-            let field = format!("{field}.content");
-            let text = format!("'{field}' has no text. This server accepts only messages with text.");
-            return Err(Error::invalid(field, text));
-        }
-    };
     let text = |name: &str| message.get(name).and_then(Value::as_str);
     let role = match text("role") {
         Some("developer") => "system",
         Some(role) => role,
         None => "user",
+    };
+    let content = match message.get("content") {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => join(field, parts)?,
+        // What the assistant said instead, if anything.
+        None | Some(Value::Null) if role == "assistant" => text("refusal").unwrap_or_default().to_owned(),
+        _ => {
+            let field = format!("{field}.content");
+            let text = format!("'{field}' has no text. This server accepts only messages with text.");
+            return Err(Error::invalid(field, text));
+        }
     };
     let (name, tool_call_id) = (text("name").map(str::to_owned), text("tool_call_id").map(str::to_owned));
     let reasoning = text("reasoning_content").or_else(|| text("reasoning")).unwrap_or_default().to_owned();
@@ -91,15 +92,17 @@ pub(super) fn check_tool_results(history: &[Message], own: &[Message], dialect: 
 }
 
 fn join(field: &str, parts: &[Value]) -> Result<String> {
-    let text = |(index, part): (usize, &Value)| match part.get("text").and_then(Value::as_str) {
-        Some(text) => Ok(text.to_owned()),
-        None => {
-            let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
-            let message = format!(
-                "'{field}.content[{index}]' is of type '{kind}'. This server accepts only parts of type 'text'."
-            );
-            Err(Error::invalid(format!("{field}.content[{index}].type"), message))
-        }
-    };
+    let text =
+        |(index, part): (usize, &Value)| match part.get("text").or_else(|| part.get("refusal")).and_then(Value::as_str)
+        {
+            Some(text) => Ok(text.to_owned()),
+            None => {
+                let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
+                let message = format!(
+                    "'{field}.content[{index}]' is of type '{kind}'. This server accepts only parts of type 'text'."
+                );
+                Err(Error::invalid(format!("{field}.content[{index}].type"), message))
+            }
+        };
     parts.iter().enumerate().map(text).collect()
 }

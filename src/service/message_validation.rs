@@ -46,7 +46,8 @@ pub fn check(field: &str, message: &Value, unknown: UnknownFields) -> Result<()>
     let refused = optional_text(field, message, "refusal")?;
     tool_call_id(field, message, role)?;
     match message.get("content") {
-        None | Some(Value::Null) if role == "assistant" && (calls || refused) => Ok(()),
+        Some(Value::Null) if role == "assistant" => Ok(()),
+        None if role == "assistant" && (calls || refused) => Ok(()),
         content => check_content(&format!("{field}.content"), content.unwrap_or(&Value::Null)),
     }
 }

@@ -1,7 +1,8 @@
 //! Chat templates and tokenizing: special tokens are parsed only where the template writes them.
 
 use outpost::engine::{
-    LoadError, Message, PromptError, TextModel, TokenizeLimits, Tool, TrainingExample, TrainingTexts,
+    LoadError, Message, PromptError, PromptOptions, TemplateVariable, TextModel, TokenizeLimits, Tool, ToolCall,
+    TrainingExample, TrainingTexts,
 };
 
 use crate::harness::{TestClock, rig, tiny};
@@ -61,6 +62,105 @@ fn templates_support_the_hugging_face_extensions() {
     for (template, expected) in cases {
         let rendered = render(template, &[user(" hi ")]).unwrap();
         assert_eq!(rendered.to_lowercase(), expected.to_lowercase(), "{template}");
+    }
+}
+
+#[test]
+fn templates_render_as_jinja2_renders_them() {
+    let reference = include_str!("../fixtures/chat_templates.json");
+    let reference: serde_json::Value = serde_json::from_str(reference).unwrap();
+    let variables = reference["values"].as_object().unwrap().iter();
+    let variables = variables.map(|(name, value)| TemplateVariable::new(name, value.clone())).collect();
+    let options = PromptOptions { variables, ..PromptOptions::default() };
+    let text_of = |case: &serde_json::Value, field: &str| case[field].as_str().unwrap().to_owned();
+    let cases = reference["cases"].as_array().unwrap().iter();
+    let cases: Vec<(String, String, bool)> =
+        cases.map(|case| (text_of(case, "template"), text_of(case, "text"), case.get("differs").is_some())).collect();
+    // One model renders all of them: the message is the number of the case.
+    let case = |(index, (template, ..)): (usize, &(String, String, bool))| {
+        format!("{{% if messages[0].content == '{index}' %}}<{template}>{{% endif %}}")
+    };
+    let template: String = cases.iter().enumerate().map(case).collect();
+    let rig = rig(&TinyModel { template: Some(template.leak()), ..TinyModel::default() }, |_| ());
+    let mut different = Vec::new();
+    for (index, (template, expected, differs)) in cases.iter().enumerate() {
+        let messages = [user(&index.to_string())];
+        let rendered = match rig.model.prompt_within(&messages, &[], &options, &TokenizeLimits::default()) {
+            Ok(prompt) => text(&rig.model, &prompt.ids),
+            Err(error) => error.to_string(),
+        };
+        if (rendered == format!("<{expected}>")) == *differs {
+            different.push(format!("{template}\n  Jinja2: {expected:?}\n  here:   {rendered:?}"));
+        }
+    }
+    assert!(different.is_empty(), "{} of {}:\n{}", different.len(), cases.len(), different.join("\n"));
+}
+
+#[test]
+fn an_unknown_name_in_a_template_is_an_error_when_the_model_loads() {
+    let unknown = [
+        ("{% if false %}{{ 'x' | frobnicate }}{% endif %}", "the filter 'frobnicate'"),
+        ("{% filter shout %}x{% endfilter %}", "the filter 'shout'"),
+        ("{{ [1] | map('frobnicate') | list }}", "the filter 'frobnicate'"),
+        ("{{ 1 is not prime }}", "the test 'prime'"),
+        ("{{ [1] | select('prime') | list }}", "the test 'prime'"),
+        ("{{ get_weather('x') }}", "the function 'get_weather'"),
+        ("{{ [1] | tojson(indent=2, colour=true) }}", "the option 'colour'"),
+    ];
+    let known = [
+        "{{ get_weather('x') if get_weather is defined }}",
+        "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}b{% endmacro %}{{ a() }}",
+        "{% set f = joiner(', ') %}{{ f() }}{{ {'is': 1}.is }}{{ '| frobnicate' }}{# x | frobnicate #}",
+        "{% raw %}{{ x | frobnicate }}{% endraw %}{{ [{'x': 1}] | map(attribute='x') | list }}",
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: String, template: &'static str| {
+        let model = TinyModel { template: Some(template), ..TinyModel::default() };
+        crate::tiny_model::write(dir.path(), &name, &model);
+    };
+    unknown.iter().enumerate().for_each(|(index, (template, _))| write(format!("unknown-{index}"), template));
+    known.iter().enumerate().for_each(|(index, template)| write(format!("known-{index}"), template));
+    let settings = outpost::engine::Settings::new(dir.path(), 1 << 30);
+    let engine = outpost::engine::Engine::start(settings, std::sync::Arc::new(TestClock::default())).unwrap();
+    for (index, (template, name)) in unknown.iter().enumerate() {
+        let loaded = engine.models().load(&format!("unknown-{index}"));
+        let Err(LoadError::Unusable { reason, .. }) = loaded else { panic!("it was loaded: {template}") };
+        assert!(reason.contains(name), "{template}: {reason}");
+    }
+    for (index, template) in known.iter().enumerate() {
+        let loaded = engine.models().load(&format!("known-{index}"));
+        assert!(loaded.is_ok(), "{template}: {:?}", loaded.err());
+    }
+}
+
+#[test]
+fn a_method_that_is_unknown_is_named_as_the_templates_fault() {
+    let Err(PromptError::Unsupported(reason)) = render("{{ 'x'.frobnicate() }}", &[user("hi")]) else {
+        panic!("no error")
+    };
+    assert!(reason.contains("frobnicate"), "{reason}");
+}
+
+#[test]
+fn only_templates_that_need_objects_refuse_other_arguments_of_calls() {
+    let call = |arguments: &str| {
+        let call = ToolCall { id: "call_7".to_owned(), name: "f".to_owned(), arguments: arguments.to_owned() };
+        [user("hi"), Message { tool_calls: vec![call], ..Message::new("assistant", "") }]
+    };
+    let printing = "{% for m in messages %}{% for c in m.tool_calls %}<tool_call>{{ c.function.arguments | tojson }}\
+        {% endfor %}{% endfor %}";
+    let iterating = "{% for m in messages %}{% for c in m.tool_calls %}<tool_call>\
+        {% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}{% endfor %}{% endfor %}";
+    for (arguments, printed) in [("{\"a\": 1}", "{\"a\": 1}"), ("[1]", "[1]"), ("{\"a\": ", "\"{\\\"a\\\": \"")] {
+        assert_eq!(render(printing, &call(arguments)).unwrap(), format!("<tool_call>{printed}"));
+    }
+    assert_eq!(render(iterating, &call("{\"a\": 1}")).unwrap(), "<tool_call>a=1");
+    for arguments in ["[1]", "3", "null", "{\"a\": ", "\"text\""] {
+        assert_eq!(
+            render(iterating, &call(arguments)),
+            Err(PromptError::Arguments("call_7".to_owned())),
+            "{arguments}"
+        );
     }
 }
 

@@ -127,12 +127,26 @@ impl ChatPreprocessor {
         let rendered = match self.render(messages, tools, options, false) {
             // Some templates reject system messages. Then merge the tool descriptions into another message.
             Err(PromptError::Refused(_)) if !tools.is_empty() => self.render(messages, tools, options, true),
+            Err(error) => Err(self.blame_arguments(messages, tools, options).unwrap_or(error)),
             rendered => rendered,
         }?;
         match messages.last().filter(|_| options.end == PromptEnd::LastMessageText) {
             Some(last) => end_after(rendered, &self.tokens.protect(&last.content)),
             None => Ok(rendered),
         }
+    }
+
+    /// The error for arguments of a call that are no object, if the template fails because of them: many templates iterate
+    /// over the arguments.
+    fn blame_arguments(&self, messages: &[Message], tools: &[Tool], options: &PromptOptions) -> Option<PromptError> {
+        let mut messages = messages.to_vec();
+        let calls = messages.iter_mut().flat_map(|message| &mut message.tool_calls);
+        let mut unfit = calls.filter(|call| !call.arguments_value().is_object());
+        let first = unfit.next()?;
+        let id = first.id.clone();
+        first.arguments.clear();
+        unfit.for_each(|call| call.arguments.clear());
+        self.render(&messages, tools, options, false).ok().map(|_| PromptError::Arguments(id))
     }
 
     fn render(

@@ -91,16 +91,8 @@ fn native_messages(messages: &[Message], format: CallFormat) -> Vec<Value> {
 }
 
 fn call_value(call: &ToolCall, id: &str) -> Value {
-    let function = json!({ "name": call.name, "arguments": arguments(call) });
+    let function = json!({ "name": call.name, "arguments": call.arguments_value() });
     json!({ "id": id, "type": "function", "function": function })
-}
-
-/// The arguments as a JSON value; invalid JSON stays a string.
-fn arguments(call: &ToolCall) -> Value {
-    match call.arguments.trim() {
-        "" => json!({}),
-        text => serde_json::from_str(text).unwrap_or_else(|_| json!(call.arguments)),
-    }
 }
 
 /// Call IDs for the template. Mistral's templates accept only nine alphanumeric characters.
@@ -150,7 +142,7 @@ fn tool_response(message: &Message) -> String {
 /// The content of an assistant message, with its calls as text.
 fn assistant_content(message: &Message) -> String {
     let call = |call: &ToolCall| {
-        let arguments = to_json(&arguments(call));
+        let arguments = to_json(&call.arguments_value());
         format!("<tool_call>\n{}{arguments}{}", CallFormat::Hermes.head(&call.name), CallFormat::Hermes.tail())
     };
     let text = Some(message.content.clone()).filter(|text| !text.is_empty() || message.tool_calls.is_empty());

@@ -3,23 +3,32 @@
 //! A template is untrusted code: it gets no files, bounded work (fuel), bounded output and filters with bounded
 //! arguments. Its memory is bounded by the process that runs it: see [`crate::engine::preprocessor`].
 
+mod arguments;
+mod filters;
+mod json;
+mod methods;
+mod names;
+mod python;
+
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value};
-use minijinja::{Environment, Error, ErrorKind, context};
+use minijinja::value::{Rest, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, Output, State, context};
+use minijinja_contrib::globals;
 use serde::{Deserialize, Serialize};
 
+use self::arguments::invalid;
+pub use self::json::spaced_json;
 use crate::clock_rng::ClockRng;
 use crate::engine::error::PreprocessError;
 
-/// In template instructions; a conversation of a thousand messages takes about ten thousand.
+/// In template instructions, and 64 bytes of text for one; a conversation of a thousand messages takes about ten thousand.
 const FUEL: u64 = 5_000_000;
 const MAX_PROMPT_BYTES: usize = 16 << 20;
 const MAX_TEMPLATE_BYTES: usize = 1 << 20;
-const MAX_INDENT: usize = 64;
 
 /// Why a conversation could not be rendered to a prompt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -30,6 +39,12 @@ pub enum PromptError {
     /// The template rejects this conversation, with a message for the caller.
     #[error("the model's chat template rejects these messages: {0}")]
     Refused(String),
+    /// The template uses a filter, method or the like that this server does not have.
+    #[error("the model's chat template is not supported: {0}")]
+    Unsupported(String),
+    /// The template accepts only objects as arguments of tool calls. Those of the call with this ID are none.
+    #[error("the arguments of the tool call '{0}' are not a JSON object")]
+    Arguments(String),
     /// The template fails. This is the model's fault, not the caller's.
     #[error("the model's chat template fails: {0}")]
     Broken(String),
@@ -57,19 +72,27 @@ impl Template {
         let mut environment = Environment::new();
         environment.set_fuel(Some(FUEL));
         environment.set_syntax(syntax()?);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(methods::call);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        environment.set_formatter(write_value);
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
         });
         environment.add_function("strftime_now", move |format: String| strftime(clock.as_ref(), &format));
-        environment.add_filter("tojson", to_json);
-        environment.add_filter("indent", indent);
-        environment.remove_filter("format");
+        environment.add_function("cycler", |items: Rest<Value>| globals::cycler(items.0));
+        environment.add_function("joiner", globals::joiner);
+        filters::add_to(&mut environment);
         environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+        environment.add_test("callable", is_callable);
+        environment.add_test("sequence", is_sequence);
+        // Jinja2 reads all ends of lines as line feeds.
+        let source = without_generation_tags(&source.replace("\r\n", "\n").replace('\r', "\n"));
         environment
-            .add_template_owned("chat", without_generation_tags(source))
+            .add_template_owned("chat", source.clone())
             .map_err(|error| format!("the chat template is invalid: {error}"))?;
+        let compiled = environment.get_template("chat").map_err(|error| error.to_string())?;
+        names::check(&environment, &source, syntax()?, &compiled.undeclared_variables(false))
+            .map_err(|reason| format!("the chat template is not supported: {reason}"))?;
         Ok(Self { environment, bos, eos })
     }
 
@@ -131,7 +154,37 @@ fn prompt_error(error: &Error) -> PromptError {
         }
         cause = one.source();
     }
-    PromptError::Broken(error.to_string())
+    match error.kind() {
+        ErrorKind::UnknownFilter
+        | ErrorKind::UnknownTest
+        | ErrorKind::UnknownFunction
+        | ErrorKind::UnknownMethod
+        | ErrorKind::TooManyArguments
+        | ErrorKind::MissingArgument
+        | ErrorKind::TemplateNotFound
+        | ErrorKind::BadInclude => PromptError::Unsupported(error.to_string()),
+        _ => PromptError::Broken(error.to_string()),
+    }
+}
+
+/// Writes the value of an expression as Python does.
+fn write_value(out: &mut Output, _: &mut State, value: &Value) -> Result<(), Error> {
+    let written = match value.as_str() {
+        Some(text) => out.write_str(text),
+        None => out.write_str(&python::text_of(value)?),
+    };
+    written.map_err(Error::from)
+}
+
+/// Jinja2's undefined values are callable, and fail if they are called.
+fn is_callable(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Plain | ValueKind::Undefined)
+}
+
+/// What has a length and items: also texts, objects and undefined values.
+fn is_sequence(value: &Value) -> bool {
+    use ValueKind::{Iterable, Map, Seq, String, Undefined};
+    matches!(value.kind(), Iterable | Map | Seq | String | Undefined)
 }
 
 /// Stops a template whose output is too long.
@@ -151,75 +204,8 @@ impl Write for BoundedWriter {
     }
 }
 
-fn invalid(message: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::InvalidOperation, message.to_string())
-}
-
 /// The date in UTC: the server does not know the user's time zone.
 fn strftime(clock: &dyn ClockRng, format: &str) -> Result<String, Error> {
     let now = jiff::Timestamp::from_millisecond(clock.now().as_millis()).map_err(invalid)?;
     jiff::fmt::strtime::format(format, &now.to_zoned(jiff::tz::TimeZone::UTC)).map_err(invalid)
-}
-
-/// JSON as Python's `json.dumps(ensure_ascii=False)` writes it, which models were trained on.
-fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    let mut out = Vec::new();
-    match indent {
-        Some(width) if width > MAX_INDENT => return Err(invalid("tojson: the indent is too wide")),
-        Some(width) => {
-            let spaces = " ".repeat(width);
-            let formatter = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
-            serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, formatter))
-        }
-        None => {
-            serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, SpacedFormatter))
-        }
-    }
-    .map_err(invalid)?;
-    String::from_utf8(out).map_err(invalid)
-}
-
-/// JSON in the same format, for a value from outside a template.
-pub fn spaced_json(value: &serde_json::Value) -> serde_json::Result<String> {
-    let mut out = Vec::new();
-    serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, SpacedFormatter))?;
-    Ok(String::from_utf8_lossy(&out).into_owned())
-}
-
-/// Writes `", "` and `": "` as separators.
-struct SpacedFormatter;
-
-impl serde_json::ser::Formatter for SpacedFormatter {
-    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b": ")
-    }
-}
-
-/// Jinja's `indent`, up to a maximum width.
-fn indent(text: &str, width: Option<usize>, first: Option<bool>) -> Result<String, Error> {
-    let width = width.unwrap_or(4);
-    if width > MAX_INDENT {
-        return Err(invalid(format!("indent: {width} is too wide; the maximum is {MAX_INDENT}")));
-    }
-    let pad = " ".repeat(width);
-    let mut out = String::with_capacity(text.len());
-    for (index, line) in text.split('\n').enumerate() {
-        if index > 0 {
-            out.push('\n');
-        }
-        if !line.is_empty() && (index > 0 || first.unwrap_or(false)) {
-            out.push_str(&pad);
-        }
-        out.push_str(line);
-    }
-    Ok(out)
 }
