@@ -4,6 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::server::{EMBEDDER, IMAGE_MODEL, MODEL, RERANKER, Server};
+use crate::tiny_model::TinyModel;
 
 fn tokenize(server: &Server, more: Value) -> Value {
     let mut request = json!({ "model": MODEL });
@@ -39,6 +40,43 @@ fn a_text_is_tokenized_and_its_tokens_are_that_text() {
     assert_eq!(enveloped["tokens"], tokenize(&server, json!({ "prompt": "the" }))["tokens"]);
     let enveloped = server.post("/v1/detokenize", &json!({ "model": MODEL, "tokens": enveloped["tokens"] })).ok();
     assert_eq!((&enveloped["object"], &enveloped["prompt"]), (&json!("service.resource"), &json!("the")));
+}
+
+#[test]
+fn an_assistants_message_without_text_is_part_of_the_history() {
+    let server = Server::start();
+    let tokens = |assistant: Value| {
+        let user = json!({ "role": "user", "content": "a" });
+        tokenize(&server, json!({ "messages": [user, assistant, user] }))["tokens"].clone()
+    };
+    let said = |text: &str| tokens(json!({ "role": "assistant", "content": text }));
+    assert_eq!(tokens(json!({ "role": "assistant", "content": null })), said(""));
+    assert_eq!(tokens(json!({ "role": "assistant", "content": null, "tool_calls": [], "refusal": null })), said(""));
+    assert_eq!(tokens(json!({ "role": "assistant", "content": null, "refusal": "No." })), said("No."));
+    let parts = json!([{ "type": "text", "text": "a" }, { "type": "refusal", "refusal": "No." }]);
+    assert_eq!(tokens(json!({ "role": "assistant", "content": parts })), said("aNo."));
+}
+
+#[test]
+fn an_error_of_a_template_names_its_cause() {
+    let template = "{# tools #}{% for m in messages %}<tool_call>{% if m.content == 'fail' %}{{ m.content.frobnicate() }}{% endif %}\
+        {% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments.items() %}{{ k }}{% endfor %}{% endfor %}\
+        {% endfor %}";
+    let server = Server::start_with(&TinyModel { template: Some(template), ..TinyModel::default() });
+    let refused = |messages: Value| {
+        let response = server.post("/openai/v1/tokenize", &json!({ "model": MODEL, "messages": messages }));
+        let (status, _, param) = response.error_fields();
+        assert_eq!(status, 400);
+        (param.unwrap(), response.json()["error"]["message"].as_str().unwrap().to_owned())
+    };
+    let call = json!({ "id": "call_7", "type": "function", "function": { "name": "f", "arguments": "[1" } });
+    let user = json!({ "role": "user", "content": "a" });
+    let (param, message) = refused(json!([user, { "role": "assistant", "content": null, "tool_calls": [call] }]));
+    assert_eq!(param, "messages");
+    assert!(message.contains("'call_7' are not a JSON object"), "{message}");
+    let (param, message) = refused(json!([{ "role": "user", "content": "fail" }]));
+    assert_eq!(param, "model");
+    assert!(message.contains("frobnicate"), "{message}");
 }
 
 #[test]

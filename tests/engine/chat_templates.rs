@@ -147,9 +147,9 @@ fn only_templates_that_need_objects_refuse_other_arguments_of_calls() {
         let call = ToolCall { id: "call_7".to_owned(), name: "f".to_owned(), arguments: arguments.to_owned() };
         [user("hi"), Message { tool_calls: vec![call], ..Message::new("assistant", "") }]
     };
-    let printing = "{% for m in messages %}{% for c in m.tool_calls %}<tool_call>{{ c.function.arguments | tojson }}\
+    let printing = "{# tools #}{% for m in messages %}{% for c in m.tool_calls %}<tool_call>{{ c.function.arguments | tojson }}\
         {% endfor %}{% endfor %}";
-    let iterating = "{% for m in messages %}{% for c in m.tool_calls %}<tool_call>\
+    let iterating = "{# tools #}{% for m in messages %}{% for c in m.tool_calls %}<tool_call>\
         {% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}{% endfor %}{% endfor %}";
     for (arguments, printed) in [("{\"a\": 1}", "{\"a\": 1}"), ("[1]", "[1]"), ("{\"a\": ", "\"{\\\"a\\\": \"")] {
         assert_eq!(render(printing, &call(arguments)).unwrap(), format!("<tool_call>{printed}"));
@@ -188,6 +188,15 @@ fn a_templates_run_time_is_bounded() {
         "{% for a in range(9999) %}{{ 'x' * 9999 }}{% endfor %}",
         "{{ 'x' | indent(1000000000) }}",
         "{{ [1] | tojson(indent=1000000000) }}",
+        "{{ '%1000000000s' | format('x') }}",
+        "{{ '{:1000000000}'.format('x') }}",
+        "{{ ('{0}' * 90000).format('x' * 90000) }}",
+        "{{ 'x'.center(1000000000) }}",
+        "{{ ('\\t' * 90000).expandtabs(10000) }}",
+        "{{ ('x' * 90000).replace('', 'y' * 90000) }}",
+        "{{ ('x' * 90000) | replace('x', 'y' * 90000) }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(25) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | tojson }}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
         "{{ nothing.of.this }}",
         "",

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 #[expect(dead_code, reason = "a shape for the document; messages stay the JSON that was sent")]
 pub struct Message {
     role: Role,
-    /// A text or an array of parts; null in an assistant's message with `tool_calls` or `refusal`.
+    /// A text or an array of parts; null in an assistant's message without text.
     #[schema(nullable, required = false)]
     content: Content,
     /// Name of the participant, if several have the same role.

@@ -40,6 +40,7 @@ const FILTERS: &[(&str, &[&str], Run)] = &[
     ("indent", &["width", "first", "blank"], indent),
     ("int", &["default", "base"], int),
     ("join", &["d", "attribute"], join),
+    ("lower", &[], |_, value, _| Ok(Value::from(text_of(value)?.to_lowercase()))),
     ("max", &["case_sensitive", "attribute"], |state, value, given| {
         filters::max(state, value.clone(), given.by_name())
     }),
@@ -73,6 +74,7 @@ const FILTERS: &[(&str, &[&str], Run)] = &[
     ("unique", &["case_sensitive", "attribute"], |state, value, given| {
         filters::unique(state, value.clone(), given.by_name())
     }),
+    ("upper", &[], |_, value, _| Ok(Value::from(text_of(value)?.to_uppercase()))),
     ("wordcount", &[], |_, value, _| {
         let text = text_of(value)?;
         let words = text.split(|next: char| !next.is_alphanumeric() && next != '_').filter(|word| !word.is_empty());

@@ -7,7 +7,7 @@ use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
 use super::arguments::{Arguments, MAX_WIDTH, invalid};
-use super::python::{is_printable, is_space, lines};
+use super::python::{check_bounds, is_printable, is_space, lines};
 
 /// A method of strings: its name, its parameters, and what it does.
 type Method = (&'static str, &'static [&'static str], fn(&str, &Arguments) -> Result<Value, Error>);
@@ -100,15 +100,18 @@ pub fn call(state: &mut State, value: &Value, name: &str, given: &[Value]) -> Re
     }
 }
 
-/// `str.format`. A format may ask for any width; the text must stay short.
+/// `str.format`. What a format asks for is bounded before it is written: its widths, and the texts that it repeats.
 fn format(text: &str, given: &[Value]) -> Result<Value, Error> {
-    let widest = text.split(|next: char| !next.is_ascii_digit()).filter(|digits| !digits.is_empty());
-    if widest
-        .into_iter()
-        .any(|digits| digits.parse::<usize>().is_ok_and(|width| width > MAX_WIDTH) || digits.len() > 18)
-    {
-        return Err(invalid(format!("format: a width exceeds the maximum of {MAX_WIDTH}")));
+    let mut widths = 0_usize;
+    for digits in text.split(|next: char| !next.is_ascii_digit()).filter(|digits| !digits.is_empty()) {
+        match digits.parse::<usize>() {
+            Ok(width) if width <= MAX_WIDTH => widths += width,
+            _ => return Err(invalid(format!("format: a width exceeds the maximum of {MAX_WIDTH}"))),
+        }
     }
+    let longest = given.iter().filter_map(Value::as_str).map(str::len).max().unwrap_or_default();
+    let fields = text.matches('{').count();
+    check_bounds(text.len() + widths + fields.saturating_mul(longest), 0)?;
     minijinja::formatting::format(FormatStyle::StrFormat, text, given).map(Value::from)
 }
 
@@ -250,6 +253,7 @@ fn expand_tabs(text: &str, given: &Arguments) -> Result<Value, Error> {
             '\t' if size > 0 => {
                 let spaces = size - column % size;
                 out.push_str(&" ".repeat(spaces));
+                check_bounds(out.len(), 0)?;
                 column += spaces;
             }
             '\t' => (),

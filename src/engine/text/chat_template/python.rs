@@ -25,13 +25,6 @@ pub fn text_of(value: &Value) -> Result<String, Error> {
     }
 }
 
-/// `repr(value)`.
-pub fn repr(value: &Value) -> Result<String, Error> {
-    let mut out = String::new();
-    write_repr(&mut out, value, 0)?;
-    Ok(out)
-}
-
 /// The number, if it is a floating point number.
 pub fn as_float(value: &Value) -> Option<f64> {
     (value.kind() == ValueKind::Number && !value.is_integer()).then(|| f64::try_from(value.clone()).ok())?
@@ -58,6 +51,7 @@ pub fn float(number: f64) -> String {
     }
 }
 
+/// `repr(value)`.
 fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
     check_bounds(out.len(), depth)?;
     match value.kind() {
