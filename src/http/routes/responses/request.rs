@@ -14,7 +14,7 @@ use super::response::Settings;
 use crate::calls::chat::ChatCall;
 use crate::display::shorten;
 use crate::engine::{GenerationDefaults, MAX_TOP_LOGPROBS, PromptOptions};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::http::routes::sampling_fields::{CheckedSampling, with_sampling_fields, within};
 use crate::http::routes::truncation::Truncation;
 use crate::http::unknown_fields::unknown_names;
