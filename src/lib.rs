@@ -23,6 +23,7 @@ pub mod hub;
 pub mod ids;
 pub mod ip_network;
 mod json_input;
+mod json_lines;
 pub mod logging;
 pub mod models;
 mod new_folder;

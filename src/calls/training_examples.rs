@@ -14,7 +14,7 @@ use crate::service::training_data::{Example, is_trained, trim_line};
 /// As for an upload: a version with other rules may have accepted the file.
 pub fn parse_line(line: &[u8], number: u64) -> Result<TrainingExample> {
     let wrong = |problem: &str| Error::invalid("training_file", format!("line {number}: {problem}."));
-    let example = Example::parse(trim_line(line, number)).map_err(|problem| wrong(&problem))?;
+    let example = Example::parse(trim_line(line)).map_err(|problem| wrong(&problem))?;
     convert_example(example).map_err(|error| wrong(error.message().trim_end_matches('.')))
 }
 

@@ -222,16 +222,12 @@ fn require_json(request: &HttpRequest) -> Result<()> {
 
 /// A missing body counts as an empty object, so the error names the first required field.
 pub(super) fn or_empty_object(body: &[u8]) -> &[u8] {
-    if body.is_empty() { b"{}" } else { body }
+    if matches!(body, b"" | b"\xef\xbb\xbf") { b"{}" } else { body }
 }
 
 pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
-    let text = std::str::from_utf8(body).map_err(|bad| {
-        Error::new(
-            Code::InvalidParameter,
-            format!("The body is not valid UTF-8 from byte {} on. Send it as UTF-8.", bad.valid_up_to()),
-        )
-    })?;
+    let wrong = |problem: String| Error::new(Code::InvalidParameter, format!("The body {problem}. Send it as UTF-8."));
+    let text = json_input::decode(body).map_err(wrong)?;
     json_input::from_str(text).map_err(InputError::in_body)
 }
 
@@ -247,6 +243,15 @@ where
 /// A JSON object that is kept as text.
 pub fn object_text(fields: Map<String, Value>) -> String {
     Value::Object(fields).to_string()
+}
+
+/// The flag that a text stands for. Python writes `True`; HTML forms write `on`.
+pub fn flag(text: &str) -> Option<bool> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" => Some(true),
+        "false" | "0" | "no" | "off" => Some(false),
+        _ => None,
+    }
 }
 
 /// A number or flag that a query string writes as text and a JSON body as itself.
@@ -267,13 +272,17 @@ where
     match Option::<Lenient<T>>::deserialize(deserializer).map_err(|_| wrong())? {
         None => Ok(None),
         Some(Lenient::Plain(value)) => Ok(Some(value)),
-        Some(Lenient::Text(text)) => text.parse().map(Some).map_err(|_| wrong()),
+        Some(Lenient::Text(text)) => {
+            let flag = if is_flag::<T>() { flag(&text) } else { None };
+            flag.map_or(text, |flag| flag.to_string()).parse().map(Some).map_err(|_| wrong())
+        }
     }
 }
 
 fn kind<T>() -> &'static str {
-    match std::any::type_name::<T>() {
-        "bool" => "true or false",
-        _ => "a whole number",
-    }
+    if is_flag::<T>() { "true or false" } else { "a whole number" }
+}
+
+fn is_flag<T>() -> bool {
+    std::any::type_name::<T>() == "bool"
 }

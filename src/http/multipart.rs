@@ -11,11 +11,13 @@ use actix_web::http::header;
 use actix_web::web::{Bytes, Payload};
 use actix_web::{HttpMessage, HttpRequest, web};
 use futures_util::{Stream, StreamExt};
+use serde_json::Value;
 
 use super::{Api, extractors};
 use crate::clock_rng::ClockRng;
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
+use crate::json_input;
 
 /// In every window of this much waiting time, at least [`MIN_WINDOW_BYTES`] bytes must arrive.
 const WINDOW: Duration = Duration::from_secs(30);
@@ -80,6 +82,28 @@ impl Parts {
     }
 }
 
+/// What the text of a field stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldKind {
+    Text,
+    /// Numbers, arrays and objects.
+    Json,
+    /// True or false, in JSON or as HTML forms and Python write it.
+    Flag,
+}
+
+impl FieldKind {
+    /// The value of a field. A text that is no value of its kind stays text, for the error.
+    pub fn value(self, text: String) -> Value {
+        let value = match self {
+            Self::Text => None,
+            Self::Json => serde_json::from_str(&text).ok(),
+            Self::Flag => extractors::flag(&text).map(Value::Bool).or_else(|| serde_json::from_str(&text).ok()),
+        };
+        value.unwrap_or(Value::String(text))
+    }
+}
+
 impl Part {
     pub fn name(&self) -> &str {
         self.field.name().unwrap_or_default()
@@ -107,7 +131,8 @@ impl Part {
         let name = shorten(self.name());
         let too_long = || Error::invalid(&*name, format!("'{name}' is longer than {max_bytes} bytes. Shorten it."));
         let bytes = self.bytes_within(max_bytes, too_long).await?;
-        String::from_utf8(bytes).map_err(|_| Error::invalid(name.clone(), format!("'{name}' is not valid UTF-8.")))
+        let text = json_input::decode(&bytes).map(str::to_owned);
+        text.map_err(|problem| Error::invalid(&*name, format!("'{name}' {problem}. Send it as UTF-8.")))
     }
 
     /// The whole part, if it does not exceed the limit.

@@ -8,15 +8,15 @@ use actix_web::web::Bytes;
 use futures_util::{Stream, StreamExt};
 use serde::Serialize;
 
+use crate::json_lines;
+
 /// A JSON value as one line.
 pub fn line(value: &impl Serialize) -> Bytes {
     let mut bytes = Vec::new();
-    if let Err(cause) = serde_json::to_writer(&mut bytes, value) {
+    if let Err(cause) = json_lines::write(&mut bytes, value) {
         tracing::error!(%cause, "a line could not be encoded");
         return Bytes::new();
     }
-    // JSON that a model has written may have line breaks. They can only stand between values.
-    bytes.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
     bytes.push(b'\n');
     bytes.into()
 }

@@ -9,16 +9,18 @@ use actix_web::web::Bytes;
 use futures_util::{Stream, StreamExt};
 use serde::Serialize;
 
+use crate::json_lines;
+
 /// Bytes of one or more whole events.
 pub type Event = Bytes;
 
 /// Interval of keep-alive comments.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// A JSON value as one event. JSON text has no raw line breaks, so one `data:` line holds it.
+/// A JSON value as one event, in one `data:` line.
 pub fn data(value: &impl Serialize) -> Event {
     let mut bytes = b"data: ".to_vec();
-    if let Err(cause) = serde_json::to_writer(&mut bytes, value) {
+    if let Err(cause) = json_lines::write(&mut bytes, value) {
         tracing::error!(%cause, "an event could not be encoded");
         return keep_alive();
     }

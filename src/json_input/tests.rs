@@ -2,7 +2,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::{InputError, from_object, from_str};
+use super::{InputError, decode, from_object, from_str};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -104,6 +104,34 @@ fn broken_json_is_described_by_its_place() {
         assert_eq!(message(text), expected, "{text}");
     }
     assert_eq!(message(&format!(r#"{{"x": {}"#, "[".repeat(1000))), "it is nested too deeply at 1:133");
+}
+
+#[test]
+fn a_number_that_is_kept_does_not_change() {
+    for text in [
+        r#"{"more": {"a": [1, 18446744073709551616]}}"#,
+        r#"{"more": {"a": [1, 0.123456789012345678901]}}"#,
+        r#"{"inner": null, "more": {"a": [0.5, -1e-400]}}"#,
+    ] {
+        let error = from_str::<Value>(text).unwrap_err();
+        let InputError::Value { path, problem } = &error else { panic!("{error:?}") };
+        assert_eq!(path, "more.a[1]");
+        assert!(problem.contains("more digits than a number can keep"), "{problem}");
+        assert!(message(text).contains("more digits than a number can keep"), "{text}");
+    }
+    let kept: Value = from_str(r#"[18446744073709551615, -9223372036854775808, 0.1, 1.0, 1e300]"#).unwrap();
+    assert_eq!(kept.to_string(), "[18446744073709551615,-9223372036854775808,0.1,1.0,1e+300]");
+    // The nearest float is meant.
+    assert_eq!(from_str::<Outer>(r#"{"real": 0.300000000000000000001}"#).unwrap().real, Some(0.3));
+}
+
+#[test]
+fn bytes_are_utf_8_with_or_without_a_mark() {
+    assert_eq!(decode(b"\xef\xbb\xbf{}"), Ok("{}"));
+    for utf16 in [&b"\xff\xfe{\0}\0"[..], b"\xfe\xff\0{\0}", b"{\0}\0", b"\0{\0}"] {
+        assert_eq!(decode(utf16), Err("is UTF-16 or UTF-32, not UTF-8".to_owned()));
+    }
+    assert_eq!(decode(b"{\xff"), Err("is not valid UTF-8 from byte 1 on".to_owned()));
 }
 
 #[test]

@@ -8,49 +8,83 @@
 //! `[null, null]` would rotate a key. (This has no effect inside untagged enums, where serde deserializes from its own
 //! buffer.)
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::fmt;
 
 use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::fault::Fault;
-use crate::display::one_of;
+use super::numbers;
+use crate::display::{one_of, shorten};
 
 /// Holds the fault on its way through the parser.
-#[derive(Default)]
-pub struct Slot(Cell<Option<Fault>>);
+pub struct Slot<'t> {
+    fault: Cell<Option<Fault>>,
+    /// What the parser reads.
+    text: &'t str,
+    /// The numbers of the text that the parser changes; searched when the first float appears where any value may be.
+    changed: OnceCell<Vec<(f64, String)>>,
+}
 
-impl Slot {
+impl<'t> Slot<'t> {
+    pub fn new(text: &'t str) -> Self {
+        Self { fault: Cell::default(), text, changed: OnceCell::new() }
+    }
+
+    /// Fails if the text has another number for which the parser has read this one.
+    fn check_unchanged(&self, number: f64) -> Result<(), Fault> {
+        let changed = self.changed.get_or_init(|| {
+            let found = numbers::changed(self.text).into_iter();
+            found.map(|(read, written)| (read, shorten(written))).collect()
+        });
+        match changed.iter().find(|(read, _)| *read == number) {
+            None => Ok(()),
+            Some((_, written)) => Err(Fault::custom(format!(
+                "is {written}, which has more digits than a number can keep here. Send it as a string, or with fewer digits"
+            ))),
+        }
+    }
+
     /// Replaces a fault with an error of the parser.
     fn put<T, E: Error>(&self, result: Result<T, Fault>) -> Result<T, E> {
         result.map_err(|fault| {
-            self.0.set(Some(fault));
+            self.fault.set(Some(fault));
             E::custom("")
         })
     }
 
     /// Replaces an error of the parser with the fault.
     fn take<T, E>(&self, result: Result<T, E>) -> Result<T, Fault> {
-        result.map_err(|_| self.0.take().unwrap_or(Fault::Syntax))
+        result.map_err(|_| self.fault.take().unwrap_or(Fault::Syntax))
     }
 }
 
 pub struct Wrapped<'s, T> {
     inner: T,
-    slot: &'s Slot,
+    slot: &'s Slot<'s>,
+    /// For a visitor: whether it takes a value of any type, which it may keep.
+    takes_any: bool,
 }
 
 impl<'s, T> Wrapped<'s, T> {
-    pub fn new(inner: T, slot: &'s Slot) -> Self {
-        Self { inner, slot }
+    pub fn new(inner: T, slot: &'s Slot<'s>) -> Self {
+        Self { inner, slot, takes_any: false }
+    }
+}
+
+impl<'de, D: Deserializer<'de>> Wrapped<'_, D> {
+    /// Reads a value whose type the visitor checks.
+    fn read<V: Visitor<'de>>(self, visitor: V, takes_any: bool) -> Result<V::Value, Fault> {
+        let visitor = Wrapped { takes_any, ..Wrapped::new(visitor, self.slot) };
+        self.slot.take(self.inner.deserialize_any(visitor))
     }
 }
 
 macro_rules! by_any {
     ($($method:ident($($name:ident: $kind:ty),*);)+) => {$(
         fn $method<V: Visitor<'de>>(self, $($name: $kind,)* visitor: V) -> Result<V::Value, Fault> {
-            self.deserialize_any(visitor)
+            self.read(visitor, false)
         }
     )+};
 }
@@ -72,7 +106,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Wrapped<'_, D> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        self.deserialize_any(ObjectVisitor(visitor))
+        self.read(ObjectVisitor(visitor), false)
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -81,11 +115,11 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Wrapped<'_, D> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        self.deserialize_any(EnumVisitor { visitor, variants })
+        self.read(EnumVisitor { visitor, variants }, false)
     }
 
     fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        self.deserialize_any(F32Visitor(visitor))
+        self.read(F32Visitor(visitor), false)
     }
 
     by_any! {
@@ -115,8 +149,11 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Wrapped<'_, D> {
         deserialize_identifier();
     }
 
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        self.read(visitor, true)
+    }
+
     pass! {
-        deserialize_any();
         deserialize_option();
         deserialize_newtype_struct(name: &'static str);
         deserialize_ignored_any();
@@ -148,7 +185,6 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Wrapped<'_, V> {
         visit_i128(i128);
         visit_u64(u64);
         visit_u128(u128);
-        visit_f64(f64);
         visit_char(char);
         visit_str(&str);
         visit_borrowed_str(&'de str);
@@ -156,6 +192,11 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Wrapped<'_, V> {
         visit_bytes(&[u8]);
         visit_borrowed_bytes(&'de [u8]);
         visit_byte_buf(Vec<u8>);
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<V::Value, E> {
+        let checked = if self.takes_any { self.slot.check_unchanged(number) } else { Ok(()) };
+        self.slot.put(checked.and_then(|()| self.inner.visit_f64(number)))
     }
 
     fn visit_none<E: Error>(self) -> Result<V::Value, E> {

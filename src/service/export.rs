@@ -15,6 +15,7 @@ use super::usage::{ExportFilter, UsageRow};
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
+use crate::json_lines;
 use crate::storage::{NewFile, Store, projects};
 
 /// Rows per batch.
@@ -153,7 +154,7 @@ fn json_lines(events: Vec<AuditEvent>) -> Result<Vec<u8>> {
             target: event.target,
             detail: event.detail.and_then(|text| RawValue::from_string(text).ok()),
         };
-        serde_json::to_writer(&mut text, &line).map_err(Error::internal)?;
+        json_lines::write(&mut text, &line).map_err(Error::internal)?;
         text.push(b'\n');
     }
     Ok(text)
@@ -218,7 +219,7 @@ impl ExportRequest {
         let filter = ExportFilter { project: self.project, start: self.start, end: self.end };
         match self.format {
             Format::Jsonl => UsageRow::each(store, filter, |row| {
-                serde_json::to_writer(&mut out, row).map_err(Error::internal)?;
+                json_lines::write(&mut out, row).map_err(Error::internal)?;
                 out.write_all(b"\n").map_err(Error::internal)
             })?,
             Format::Csv => {

@@ -126,6 +126,11 @@ fn exports_contain_all_matching_events() {
     assert_eq!(lines.headers["content-type"], "application/jsonl; charset=utf-8");
     let lines: Vec<Value> = lines.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines, list(&server, ""), "the export has the same rows as the listing");
+    let name = json!({ "name": "a\u{2028}b" });
+    server.call(Method::PATCH, &format!("/v1/api-keys/{key}"), Some(&server.admin), Some(&name)).ok();
+    let renamed =
+        export(&server, &server.admin, &format!("target={key}&action=api_key.updated"), "application/jsonl").text;
+    assert!(renamed.contains(r"a\u2028b") && renamed.matches(['\n', '\u{2028}']).count() == 2, "{renamed}");
     let none = export(&server, &server.admin, "action=nothing", "text/csv");
     assert_eq!(none.text, "at,id,project_id,actor,action,target,detail\r\n");
     assert_eq!(export(&server, &server.admin, "action=nothing", "application/jsonl").text, "");

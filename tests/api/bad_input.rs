@@ -46,6 +46,44 @@ fn a_body_whose_content_encoding_is_identity_is_accepted() {
 }
 
 #[test]
+fn a_byte_order_mark_before_a_body_is_skipped_but_other_encodings_are_refused() {
+    let server = Server::start();
+    let send =
+        |body: &[u8]| server.raw(Method::POST, "/v1/projects", Some(&server.admin), &[JSON], Some(body.to_vec()));
+    send("\u{feff}{\"name\": \"marked\"}".as_bytes()).ok();
+    assert_eq!(send("\u{feff}".as_bytes()).error_fields().2.as_deref(), Some("name"));
+    let text = "{\"name\": \"wide\"}";
+    let little: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let big: Vec<u8> = "\u{feff}".encode_utf16().chain(text.encode_utf16()).flat_map(u16::to_be_bytes).collect();
+    for body in [little, big] {
+        let response = send(&body);
+        assert_eq!(response.error_fields().0, 400);
+        assert!(response.text.contains("UTF-16") && response.text.contains("Send it as UTF-8"), "{}", response.text);
+    }
+    let ollama = format!("\u{feff}{}", json!({ "model": MODEL })).into_bytes();
+    server.raw(Method::POST, "/api/show", Some(&server.admin), &[], Some(ollama)).ok();
+}
+
+#[test]
+fn a_number_that_cannot_be_kept_is_refused_by_name() {
+    let server = Server::start();
+    let send = |path: &str, body: &str| {
+        server.raw(Method::POST, path, Some(&server.admin), &[JSON], Some(body.as_bytes().to_vec()))
+    };
+    let conversation = |number: &str| format!(r#"{{"metadata": {{"a": [1, {{"b": {number}}}]}}}}"#);
+    for number in ["18446744073709551616", "-9223372036854775809", "0.1234567890123456789"] {
+        let refused = send("/v1/conversations", &conversation(number));
+        assert_eq!(refused.error_fields().0, 400, "{}", refused.text);
+        assert!(refused.text.contains(number) && refused.text.contains("metadata.a[1].b"), "{}", refused.text);
+    }
+    for number in ["18446744073709551615", "9007199254740993", "-9223372036854775808", "0.1", "1.0"] {
+        let made = send("/v1/conversations", &conversation(number));
+        assert_eq!(made.status, 200, "{}", made.text);
+        assert!(made.text.replace(' ', "").contains(&format!("\"b\":{number}")), "{}", made.text);
+    }
+}
+
+#[test]
 fn a_key_that_is_sent_twice_is_refused() {
     let server = Server::start();
     let bearer = format!("Bearer {}", server.admin);
@@ -148,13 +186,13 @@ fn an_invalid_chat_request_is_refused_by_field() {
         ),
         (with("temperature", json!(3)), "temperature"),
         (with("temperature", json!("hot")), "temperature"),
-        (with("top_p", json!(0)), "top_p"),
+        (with("top_p", json!(-1)), "top_p"),
         (with("n", json!(0)), "n"),
         (with("n", json!(1000)), "n"),
         (with("max_tokens", json!(0)), "max_tokens"),
         (with("max_tokens", json!(-1)), "max_tokens"),
         (with("max_completion_tokens", json!(9)), "max_completion_tokens"),
-        (with("stop", json!(["a", ""])), "stop[1]"),
+        (with("stop", json!(["a", "x".repeat(999)])), "stop[1]"),
         (with("logit_bias", json!({ "x": 1 })), "logit_bias.x"),
         (with("logit_bias", json!({ "1": 1000 })), "logit_bias.1"),
         (with("logit_bias", json!({ "99999999": 1 })), "logit_bias.99999999"),

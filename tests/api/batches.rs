@@ -163,6 +163,27 @@ fn every_endpoint_answers_as_it_answers_clients() {
 }
 
 #[test]
+fn a_line_of_results_has_no_other_character_that_ends_a_line() {
+    let server = Server::start();
+    let text = "a\u{2028}b\u{2029}c\u{85}d";
+    let body = json!({ "model": MODEL, "prompt": text, "echo": true, "max_tokens": 1, "temperature": 0 });
+    // The input may be marked as UTF-8, on each of the files that were joined.
+    let content =
+        format!("\u{feff}{}\n \n\u{feff}{}\r\n", line(text, COMPLETIONS, &body), line("two", COMPLETIONS, &body));
+    let batch = new_batch(&server, &server.admin, COMPLETIONS, &content);
+    let batch = wait_for_batch(&server, id(&batch), "completed");
+    let results = server.get(&format!("/v1/files/{}/content", batch["output_file_id"].as_str().unwrap())).text;
+    assert!(!results.contains(['\u{2028}', '\u{2029}', '\u{85}']), "{results}");
+    let results = lines(&server, &batch["output_file_id"]);
+    assert_eq!(results.iter().map(|line| line["custom_id"].as_str().unwrap()).collect::<Vec<_>>(), [text, "two"]);
+    let choice = &results[0]["response"]["body"]["choices"][0];
+    assert!(choice["text"].as_str().unwrap().starts_with(text), "{choice}");
+    // A file is given back as it was sent.
+    let input = server.get(&format!("/v1/files/{}/content", batch["input_file_id"].as_str().unwrap()));
+    assert_eq!(input.text.trim_start_matches('\u{feff}'), content.trim_start_matches('\u{feff}'));
+}
+
+#[test]
 fn an_invalid_input_fails_the_batch_with_line_numbers() {
     let server = Server::start();
     let good = line("a", COMPLETIONS, &json!({ "model": MODEL, "prompt": "a" }));

@@ -236,6 +236,24 @@ fn stop_strings_never_appear_and_bias_bans_a_token() {
 }
 
 #[test]
+fn a_top_p_of_zero_is_greedy_and_empty_stop_strings_are_ignored() {
+    let server = Server::start();
+    let text = |more: Value| {
+        let response = server.post("/v1/chat/completions", &chat_body(more)).ok();
+        response["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+    };
+    let greedy = text(json!({ "temperature": 0 }));
+    for seed in [1, 2] {
+        assert_eq!(text(json!({ "temperature": 2, "top_p": 0, "top_k": 0, "min_p": 0, "seed": seed })), greedy);
+    }
+    let middle: String = greedy.chars().skip(3).take(2).collect();
+    assert_eq!(text(json!({ "temperature": 0, "stop": "" })), greedy);
+    assert_eq!(text(json!({ "temperature": 0, "stop": ["", ""] })), greedy);
+    let stopped = text(json!({ "temperature": 0, "stop": ["", middle] }));
+    assert_eq!(stopped, greedy[..greedy.find(&middle).unwrap()]);
+}
+
+#[test]
 fn a_chat_without_a_valid_key_reaches_no_model() {
     let server = Server::start();
     let response = server.call(Method::POST, "/v1/chat/completions", None, Some(&chat_body(json!({}))));

@@ -329,7 +329,7 @@ fn errors_name_the_field() {
         (json!({ "min_tokens": 13 }), "min_tokens"),
         (json!({ "max_tokens": null, "min_tokens": 17 }), "min_tokens"),
         (json!({ "temperature": 3 }), "temperature"),
-        (json!({ "stop": [""] }), "stop[0]"),
+        (json!({ "stop": ["", "x".repeat(999)] }), "stop[1]"),
         (json!({ "logit_bias": { "99999": 1 } }), "logit_bias.99999"),
         (json!({ "stream_options": { "include_usage": true } }), "stream_options"),
         (json!({ "messages": [] }), "messages"),

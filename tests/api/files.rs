@@ -170,6 +170,15 @@ fn an_invalid_line_is_named_regardless_of_chunk_boundaries() {
     assert_eq!(response.error_fields(), (400, "invalid_parameter".to_owned(), Some("file".to_owned())));
     assert!(response.text.contains("line 20001: 'messages[2].role' is"), "{}", response.text);
 
+    // Blank lines are skipped and counted, and files that were joined may each begin with a mark.
+    let blank = format!("\u{feff}{CHAT}\n\n \t\r\n\u{feff}{CHAT}\n");
+    assert_eq!(upload(&server, &server.admin, blank.as_bytes()).ok()["examples"], 2);
+    let response = upload(&server, &server.admin, format!("{blank}\n{{\"text\"").as_bytes());
+    assert!(response.status == 400 && response.text.contains("line 6: it is not valid JSON"), "{}", response.text);
+    let wide: Vec<u8> = format!("\u{feff}{CHAT}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let response = upload(&server, &server.admin, &wide);
+    assert!(response.status == 400 && response.text.contains("line 1: it is UTF-16"), "{}", response.text);
+
     // One line that spans four chunks.
     let long = format!("{{\"text\":\"{}\"}}\n", "é".repeat(900_000));
     let created = upload(&server, &server.admin, long.repeat(2).as_bytes()).ok();
@@ -184,7 +193,7 @@ fn an_invalid_line_is_named_regardless_of_chunk_boundaries() {
         "{}",
         response.text
     );
-    assert_eq!(records(stop_after_sweep(server).path())["file_chunks"], 7);
+    assert_eq!(records(stop_after_sweep(server).path())["file_chunks"], 8);
 }
 
 #[test]

@@ -161,6 +161,12 @@ fn errors_in_a_form_are_named() {
             ("user", None, b"5"),
         ];
         assert_refused(&send_form(endpoint, fields), "model", "needs an image model");
+        for flag in ["True", "FALSE", "1", "off", "null"] {
+            let flags: &[Part<'_>] = &[("stream", None, flag.as_bytes()), ("resize", None, flag.as_bytes())];
+            assert_refused(&send_form(endpoint, flags), "model", "needs an image model");
+        }
+        let marked: &[Part<'_>] = &[("n", None, "\u{feff}2".as_bytes())];
+        assert_refused(&send_form(endpoint, marked), "model", "needs an image model");
     }
     let cases: &[(&str, Part<'_>, &str)] = &[
         ("n", ("n", None, b"two"), "must be a whole number"),

@@ -238,8 +238,23 @@ fn formats_are_enforced() {
 }
 
 #[test]
+fn no_line_has_a_character_that_ends_it() {
+    let server = Server::start_with(&model());
+    let text = "a\u{2028}b\u{2029}c\u{85}d";
+    let reply = send(&server, json!({ "format": { "const": text }, "stream": true, "options": { "num_predict": 99 } }));
+    assert!(!reply.text.contains(['\u{2028}', '\u{2029}', '\u{85}']), "{}", reply.text);
+    assert_eq!(serde_json::from_str::<Value>(&assembled(&reply).0).unwrap(), text);
+}
+
+#[test]
 fn options_are_honoured_or_named() {
     let server = Server::start_with(&model());
+    // Numbers of parameters may have any digits.
+    let body = chat(json!({ "options": { "temperature": "T", "num_predict": 1 } }))
+        .to_string()
+        .replace("\"T\"", "0.70000000000000000001");
+    let headers = [("content-type", "application/json")];
+    server.raw(Method::POST, "/api/chat", Some(&server.admin), &headers, Some(body.into_bytes())).ok();
     let text = |response: &Value| response["message"]["content"].as_str().unwrap().to_owned();
     let whole = text(&send(&server, json!({})).ok());
     let stop = whole.chars().nth(1).unwrap().to_string();

@@ -381,7 +381,7 @@ fn errors_name_the_field() {
         (json!({ "instructions": 1 }), "instructions"),
         (json!({ "max_output_tokens": 0 }), "max_output_tokens"),
         (json!({ "temperature": 3 }), "temperature"),
-        (json!({ "top_p": 0 }), "top_p"),
+        (json!({ "top_p": -1 }), "top_p"),
         (json!({ "top_logprobs": 21 }), "top_logprobs"),
         (json!({ "tools": [{ "type": "function", "function": { "name": "f" } }] }), "tools[0].function"),
         (json!({ "truncation": "much" }), "truncation"),

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::server::{MODEL, Response, Server};
@@ -273,7 +274,9 @@ fn an_invalid_field_is_refused_by_name() {
         ),
         (schema(json!({ "type": "array", "uniqueItems": true })), format!("{inside}.uniqueItems")),
         (schema(json!({ "properties": { "a": { "$ref": "#/nowhere" } } })), format!("{inside}.properties.a.$ref")),
-        (schema(json!({ "type": "string", "pattern": "(" })), inside.to_owned()),
+        (schema(json!({ "type": "string", "pattern": "(" })), format!("{inside}.pattern")),
+        (json!({ "guided_regex": "(" }), "guided_regex".to_owned()),
+        (json!({ "structured_outputs": { "regex": "a{2,1}" } }), "structured_outputs.regex".to_owned()),
         (schema(json!({ "type": "string", "format": "smell" })), format!("{inside}.format")),
         (schema(json!({ "type": "thing" })), format!("{inside}.type")),
         (json!({ "tools": {} }), "tools".to_owned()),
@@ -327,6 +330,126 @@ fn the_response_names_what_it_need_not_match() {
     assert_eq!(chat(&server, "/v1", enforced).header("x-outpost-unenforced"), None);
     let strict = Server::start_configured(&model(), |config| config.strict_schemas = true);
     assert_eq!(chat(&strict, "/v1", json!({ "tools": [tool(false)] })).status, 400);
+}
+
+/// Requests an output with this schema, which is written as it is.
+fn chat_with_schema(server: &Server, schema: &str, strict: bool) -> Response {
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": "SCHEMA", "strict": strict } });
+    let body =
+        chat_body(json!({ "response_format": format, "max_tokens": 60 })).to_string().replace("\"SCHEMA\"", schema);
+    let headers = [("content-type", "application/json")];
+    server.raw(Method::POST, "/v1/chat/completions", Some(&server.admin), &headers, Some(body.into_bytes()))
+}
+
+#[test]
+fn numbers_are_enforced_exactly_or_refused_by_name() {
+    let server = start_server();
+    let inside = "response_format.json_schema.schema";
+    for (schema, output) in [
+        (r#"{"const": 9007199254740992}"#, "9007199254740992"),
+        (r#"{"enum": [-1152921504606846976]}"#, "-1152921504606846976"),
+        (
+            r#"{"type": "integer", "minimum": 9223372036854775807, "maximum": 9223372036854775807}"#,
+            "9223372036854775807",
+        ),
+        (r#"{"type": "integer", "const": 1.0}"#, "1"),
+        (r#"{"const": 0.1}"#, "0.1"),
+        (r#"{"type": "array", "items": {"const": 5}, "minItems": 2.0, "maxItems": 2.0}"#, "[5,5]"),
+    ] {
+        let response = chat_with_schema(&server, schema, true);
+        let content = response.ok()["choices"][0]["message"]["content"].as_str().unwrap().replace([' ', '\n'], "");
+        assert_eq!((content.as_str(), response.header("x-outpost-unenforced")), (output, None), "{schema}");
+    }
+    // Neighbours of these are floats.
+    for (schema, field) in [
+        (r#"{"const": 9007199254740993}"#, "const"),
+        (r#"{"enum": [1, "a", -9007199254740993]}"#, "enum"),
+        (r#"{"properties": {"id": {"const": {"of": [18446744073709551615]}}}}"#, "properties.id.const"),
+        (r#"{"type": "integer", "minimum": 9007199254740993, "maximum": 9223372036854775807}"#, "minimum"),
+        (r#"{"type": "integer", "exclusiveMaximum": 9007199254740992}"#, "exclusiveMaximum"),
+        (r#"{"items": {"type": "number", "maximum": 18446744073709551615}}"#, "items.maximum"),
+    ] {
+        let refused = chat_with_schema(&server, schema, true).error_fields();
+        let field = format!("{inside}.{field}");
+        assert_eq!(refused, (400, "invalid_parameter".to_owned(), Some(field.clone())), "{schema}");
+        let named = chat_with_schema(&server, schema, false);
+        assert_eq!((named.status, named.header("x-outpost-unenforced")), (200, Some(&*field)), "{schema}");
+    }
+    let open = chat_with_schema(&server, r#"{"const": 9007199254740993}"#, false).ok();
+    let content = open["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(content.starts_with(|first: char| first == '-' || first.is_ascii_digit()), "an integer: {content}");
+    // These numbers change when they are read.
+    for (schema, field) in [
+        (r#"{"const": 18446744073709551616}"#, "const"),
+        (r#"{"enum": [1, 0.12345678901234567890]}"#, "enum[1]"),
+        (r#"{"properties": {"a": {"default": 100000000000000000001}}}"#, "properties.a.default"),
+        (r#"{"type": "number", "multipleOf": 0.10000000000000000001}"#, "multipleOf"),
+    ] {
+        for strict in [false, true] {
+            let refused = chat_with_schema(&server, schema, strict).error_fields();
+            assert_eq!((refused.0, refused.2), (400, Some(format!("{inside}.{field}"))), "{schema}");
+        }
+    }
+    assert_eq!(chat_with_schema(&server, r#"{"minimum": 1e400}"#, false).status, 400);
+}
+
+#[test]
+fn references_with_escapes_resolve() {
+    let server = start_server();
+    let definitions = r##"{"a/b": {"const": "slash"}, "c~d": {"const": "tilde"}, "e f%": {"const": "space"},
+        "g/h": {"type": "object", "required": ["i"], "additionalProperties": false, "properties": {"i": {"$ref": "#/$defs/a~1b"}}}}"##;
+    for (reference, output) in [
+        ("#/$defs/a~1b", "\"slash\""),
+        ("#/%24defs/a%7E1b", "\"slash\""),
+        ("#/$defs/c~0d", "\"tilde\""),
+        ("#/$defs/e%20f%25", "\"space\""),
+        ("#/$defs/g~1h", r#"{"i":"slash"}"#),
+    ] {
+        let schema = format!(r#"{{"$ref": "{reference}", "$defs": {definitions}}}"#);
+        let response = chat_with_schema(&server, &schema, true);
+        let content = response.ok()["choices"][0]["message"]["content"].as_str().unwrap().replace([' ', '\n'], "");
+        assert_eq!(content, output, "{reference}");
+    }
+    for (reference, strict) in [("#/$defs/no~1ne", false), ("#/%24defs/none", true)] {
+        let refused = chat_with_schema(&server, &format!(r#"{{"items": {{"$ref": "{reference}"}}}}"#), strict);
+        let field = "response_format.json_schema.schema.items.$ref".to_owned();
+        assert_eq!(refused.error_fields(), (400, "invalid_parameter".to_owned(), Some(field)), "{}", refused.text);
+    }
+}
+
+#[test]
+fn a_pattern_that_is_no_regular_expression_is_refused_by_name() {
+    let server = start_server();
+    let cases = [
+        (json!({ "pattern": "(" }), "pattern"),
+        (json!({ "properties": { "a": { "pattern": "[z-a]" } } }), "properties.a.pattern"),
+        (json!({ "items": { "patternProperties": { "^a$": {}, "*": {} } } }), "items.patternProperties.*"),
+        (json!({ "propertyNames": { "pattern": "a{2,1}" } }), "propertyNames.pattern"),
+        (json!({ "not": { "pattern": "a)" } }), "not.pattern"),
+    ];
+    for (schema, field) in cases {
+        for strict in [false, true] {
+            let refused = chat_with_schema(&server, &schema.to_string(), strict);
+            let field = format!("response_format.json_schema.schema.{field}");
+            assert_eq!(refused.error_fields(), (400, "invalid_parameter".to_owned(), Some(field)), "{}", refused.text);
+        }
+    }
+    // Regular expressions, whether they can be enforced or not.
+    for pattern in [r"^(?=a)\w+$", r"^\/a\-b$", r"(a)\1", r"[^]", "(?i)a", r"^\p{L}+$"] {
+        let response = chat_with_schema(&server, &json!({ "type": "string", "pattern": pattern }).to_string(), false);
+        assert_eq!(response.status, 200, "{pattern}: {}", response.text);
+    }
+}
+
+#[test]
+fn no_event_has_a_character_that_ends_a_line() {
+    let server = start_server();
+    let schema = json!({ "const": "a\u{2028}b\u{2029}c\u{85}d" });
+    let response = chat(&server, "/v1", json!({ "response_format": format(schema.clone()), "stream": true }));
+    assert!(!response.text.contains(['\u{2028}', '\u{2029}', '\u{85}']), "{}", response.text);
+    let deltas = events(&response.text);
+    let content: String = deltas.iter().filter_map(|delta| delta["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(serde_json::from_str::<Value>(&content).unwrap(), schema["const"]);
 }
 
 #[test]

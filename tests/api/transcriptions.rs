@@ -144,7 +144,7 @@ fn a_stream_has_the_text_in_pieces_and_then_as_a_whole() {
         let usage = (mount == "/v1").then(|| json!({ "type": "duration", "seconds": 36.0 }));
         assert_eq!((done.get("usage"), done.get("language")), (usage.as_ref(), None));
     }
-    let fields = [("stream", "true"), ("response_format", "verbose_json"), ("timestamp_granularities[]", "word")];
+    let fields = [("stream", "True"), ("response_format", "verbose_json"), ("timestamp_granularities[]", "word")];
     let all = events(&transcribe(&server, PATH, &server.admin, &file, &fields));
     let segments: Vec<_> = all.iter().filter(|event| event["type"] == "transcript.text.segment").collect();
     assert!(!segments.is_empty() && segments.iter().all(|event| event["words"].is_array()), "{all:?}");

@@ -145,7 +145,7 @@ async fn invalid_requests_are_refused() {
     bad.push(GenerationRequest { stop: vec![String::new()], ..good() });
     bad.push(GenerationRequest { stop: vec!["a".to_owned(); MAX_STOPS + 1], ..good() });
     bad.push(GenerationRequest { logprobs: Some(MAX_TOP_LOGPROBS + 1), ..good() });
-    for (temperature, top_p) in [(f32::NAN, 1.), (-1., 1.), (1., 0.), (1., 1.5)] {
+    for (temperature, top_p) in [(f32::NAN, 1.), (-1., 1.), (1., -0.1), (1., 1.5)] {
         let mut request = good();
         (request.sampling.temperature, request.sampling.top_p) = (temperature, top_p);
         bad.push(request);

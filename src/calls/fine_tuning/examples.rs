@@ -2,6 +2,7 @@
 
 use crate::calls::training_examples::parse_line;
 use crate::engine::{TextModel, TokenizeLimits, TrainingText, TrainingTexts};
+use crate::service::training_data::trim_line;
 
 /// Tokens of all examples of a file together.
 const MAX_TOKENS: usize = 16 << 20;
@@ -59,7 +60,7 @@ fn tokenize_line(
     }
 }
 
-/// The lines that are not empty, with their numbers, counted from one.
+/// The lines that are not blank, with their numbers, counted from one.
 fn lines(content: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
-    (1..).zip(content.split(|byte| *byte == b'\n')).filter(|(_, line)| !line.trim_ascii().is_empty())
+    (1..).zip(content.split(|byte| *byte == b'\n')).filter(|(_, line)| !trim_line(line).is_empty())
 }

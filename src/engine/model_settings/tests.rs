@@ -117,7 +117,7 @@ pinned = "yes"
 unload_after = "soon"
 [models.a.defaults]
 temperature = 3
-top_p = 0
+top_p = 2
 top_k = -1
 max_tokens = 0
 min_p = nan
@@ -143,7 +143,7 @@ qwen2.5-1.5b.pinned = true
         "14: models.a.pinned must be true or false, without quotes; it is a text",
         "15: models.a.unload_after is 'soon'; write a time such as \"90s\", \"30m\", \"2h\" or \"1d\", or \"never\"",
         "17: models.a.defaults.temperature is 3; it must be from 0 to 2",
-        "18: models.a.defaults.top_p is 0; it must be above 0 and at most 1",
+        "18: models.a.defaults.top_p is 2; it must be from 0 to 1",
         "19: models.a.defaults.top_k is -1; it must be from 0 to 4294967295",
         "20: models.a.defaults.max_tokens is 0; it must be from 1 to 4294967295",
         "21: models.a.defaults.min_p is NaN; it must be from 0 to 1",

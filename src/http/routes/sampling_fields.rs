@@ -27,13 +27,13 @@ macro_rules! with_sampling_fields {
             stream_options: Option<$crate::http::routes::sampling_fields::StreamOptions>,
             /// 0–2, 0.8 if absent; 0 always picks the most likely token.
             temperature: Option<f32>,
-            /// Above 0 up to 1, 0.95 if absent.
+            /// 0–1, 0.95 if absent; 0 always picks the most likely token.
             top_p: Option<f32>,
             /// Sample from this many most likely tokens, 40 if absent; 0 and -1 are off.
             top_k: Option<i64>,
             /// Sample from tokens with at least this probability, relative to the most likely one: 0–1, 0.05 if absent.
             min_p: Option<f32>,
-            /// Locally typical sampling: above 0 up to 1; 1 is off.
+            /// Locally typical sampling: 0–1; 1 is off.
             typical_p: Option<f32>,
             /// −2 to 2.
             frequency_penalty: Option<f32>,
@@ -44,7 +44,7 @@ macro_rules! with_sampling_fields {
             repetition_penalty: Option<f32>,
             /// The same seed and request give the same output.
             seed: Option<i64>,
-            /// One string, or up to 16.
+            /// One string, or up to 16; empty ones are ignored.
             stop: Option<$crate::http::routes::sampling_fields::Stop>,
             /// Min tokens before generation may stop.
             min_tokens: Option<u32>,
@@ -285,18 +285,17 @@ fn stop(given: Option<Stop>) -> Result<Option<Vec<String>>> {
     given.map(|stop| check_stops("stop", texts(stop))).transpose()
 }
 
-/// Checks the number and the lengths of stop strings.
-pub fn check_stops(field: &str, stops: Vec<String>) -> Result<Vec<String>> {
+/// Checks the number and the lengths of stop strings. Clients send an empty one for none.
+pub fn check_stops(field: &str, mut stops: Vec<String>) -> Result<Vec<String>> {
+    if let Some(index) = stops.iter().position(|text| text.len() > MAX_STOP_BYTES) {
+        let field = format!("{field}[{index}]");
+        let message = format!("'{field}' is longer than {MAX_STOP_BYTES} bytes. Shorten it.");
+        return Err(Error::invalid(field, message));
+    }
+    stops.retain(|text| !text.is_empty());
     if stops.len() > MAX_STOPS {
         let text = format!("'{field}' has {} strings; at most {MAX_STOPS} are allowed.", stops.len());
         return Err(Error::invalid(field, text));
     }
-    match stops.iter().position(|text| text.is_empty() || text.len() > MAX_STOP_BYTES) {
-        None => Ok(stops),
-        Some(index) => {
-            let field = format!("{field}[{index}]");
-            let message = format!("'{field}' must have from 1 to {MAX_STOP_BYTES} bytes.");
-            Err(Error::invalid(field, message))
-        }
-    }
+    Ok(stops)
 }

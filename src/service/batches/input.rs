@@ -42,7 +42,7 @@ impl InputLines {
     /// The next line; `None` after the last, and after one that is too long. 404 if the file was deleted.
     pub fn next(&mut self) -> Result<Option<InputLine>> {
         while let Some(line) = self.next_with_blanks()? {
-            if line.text.as_ref().is_none_or(|text| !text.trim_ascii().is_empty()) {
+            if line.text.as_ref().is_none_or(|text| !text.is_empty()) {
                 return Ok(Some(line));
             }
         }
@@ -66,8 +66,7 @@ impl InputLines {
         }
         self.count = self.count.saturating_add(1);
         let line = self.buffer.get(self.start..end).unwrap_or_default();
-        let line = trim_line(line, self.count.into());
-        let text = (line.len() <= MAX_LINE_BYTES).then(|| line.to_vec());
+        let text = (line.len() <= MAX_LINE_BYTES).then(|| trim_line(line).to_vec());
         self.start = end + 1;
         if text.is_none() {
             self.next_chunk = self.chunks;

@@ -11,6 +11,7 @@ use super::request_line::RequestLine;
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::ids::{BatchResultId, RequestId};
+use crate::json_lines;
 use crate::service::contents::{ContentWriter, Contents, WrittenContent};
 use crate::storage::Store;
 use crate::storage::batches::{self, BatchResultRecord};
@@ -73,7 +74,7 @@ fn failed(clock_rng: &dyn ClockRng, custom_id: &str, code: &str, message: &str) 
 }
 
 fn to_json(line: &ResultLine<'_>) -> Result<String> {
-    serde_json::to_string(line).map_err(Error::internal)
+    json_lines::to_string(line).map_err(Error::internal)
 }
 
 /// Code and message for requests that were not run.

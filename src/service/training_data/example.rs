@@ -101,8 +101,7 @@ struct Input {
 impl Example {
     /// Parses and validates a line. The error is a clause that names the field.
     pub fn parse(line: &[u8]) -> Result<Self, String> {
-        let text = std::str::from_utf8(line)
-            .map_err(|bad| format!("the byte at {} is not valid UTF-8; save the file as UTF-8", bad.valid_up_to()))?;
+        let text = json_input::decode(line).map_err(|problem| format!("it {problem}; save the file as UTF-8"))?;
         if !text.trim_start().starts_with('{') {
             return Err("it is not a JSON object; a line looks like {\"messages\": [...]}".into());
         }

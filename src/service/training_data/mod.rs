@@ -36,8 +36,6 @@ pub(super) struct Validator {
     lines: u64,
     examples: u64,
     form: Option<ExampleFormat>,
-    /// First of the trailing empty lines so far.
-    blank: Option<u64>,
 }
 
 impl Validator {
@@ -88,13 +86,9 @@ impl Validator {
         }
         self.lines += 1;
         let number = self.lines;
-        let line = trim_line(line, number);
-        if line.trim_ascii().is_empty() {
-            self.blank.get_or_insert(number);
+        let line = trim_line(line);
+        if line.is_empty() {
             return Ok(());
-        }
-        if let Some(blank) = self.blank {
-            return Err(invalid(format!("line {blank} is empty. Remove it: every line must be an example.")));
         }
         let example = Example::parse(line).map_err(|problem| invalid(format!("line {number}: {problem}.")))?;
         let form = example.format();
@@ -112,10 +106,10 @@ impl Validator {
     }
 }
 
-/// A line without the byte order mark and the CR that Windows editors may write. `number` counts from 1.
-pub fn trim_line(line: &[u8], number: u64) -> &[u8] {
-    let line = if number == 1 { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
-    line.strip_suffix(b"\r").unwrap_or(line)
+/// A line without the byte order mark that Windows editors may write and without white space at its end. A blank line
+/// is empty then. The mark may be on any line, because files are joined.
+pub fn trim_line(line: &[u8]) -> &[u8] {
+    line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii_end()
 }
 
 fn invalid(text: String) -> Error {
@@ -152,7 +146,7 @@ mod tests {
         ];
         for (line, form) in cases {
             for ending in ["", "\n", "\r\n", "\n\n \r\n"] {
-                let file = format!("\u{feff}{line}\n{line}{ending}");
+                let file = format!("\u{feff}{line}\n\r\n\u{feff}{line}{ending}");
                 assert_eq!(check(&[file.as_bytes()]), Ok(Summary { examples: 2, form }), "{file}");
             }
         }
@@ -164,10 +158,10 @@ mod tests {
         let cases: Vec<(&[u8], &str)> = vec![
             (b"", "empty"),
             (b"\n\n", "empty"),
-            (b"@\n@\n\n@", "line 3 is empty"),
             (b"@\n[1]", "line 2: it is not a JSON object"),
-            (b"@\n{\"text\":\"\xff\"}", "line 2: the byte at 9 is not valid UTF-8"),
-            (b"@\n\xef\xbb\xbf@", "line 2: it is not a JSON object"),
+            (b"@\n{\"text\":\"\xff\"}", "line 2: it is not valid UTF-8 from byte 9 on; save the file as UTF-8"),
+            (b"@\n\n\xef\xbb\xbf\r\n[1]", "line 4: it is not a JSON object"),
+            (b"\xff\xfe{\0", "line 1: it is UTF-16 or UTF-32, not UTF-8; save the file as UTF-8"),
             (b"{\"text\":", "line 1: it is not valid JSON: it ends too early at column 8"),
             (b"@ @", "line 1: it is not valid JSON: something follows the JSON value"),
             (b"{}", "line 1: it has neither"),

@@ -9,6 +9,7 @@ mod finite_pattern;
 mod leave_open;
 mod merged_constraints;
 mod multiples;
+mod numbers;
 mod patterns;
 mod references;
 mod satisfiability;
@@ -23,10 +24,10 @@ use serde_json::{Map, Value, json};
 pub(super) use self::leave_open::{open, remove_keyword, suspects};
 use self::merged_constraints::MAX_NESTED_STEPS;
 pub(super) use self::multiples::Multiples;
-use self::references::resolve;
+use self::references::{resolve, segments};
 pub(super) use self::schema_error::SchemaError;
 use self::schema_error::{Fault, invalid, unenforceable, unenforceable_schema};
-use self::subschemas::child;
+use self::subschemas::{child, count_of};
 use crate::display::shorten;
 
 /// Max nesting of schemas, which bounds the compiler's recursion, and max number of subschemas.
@@ -41,7 +42,6 @@ const MAX_PROPERTIES: usize = 1_000;
 const MAX_OPTIONAL_PROPERTIES: usize = 500;
 /// The compiler compares all pairs.
 const MAX_NAME_PATTERNS: usize = 10;
-const MAX_PATTERN_BYTES: usize = 1_000;
 /// Max value of a count or length bound; each item or character up to it is a state.
 const MAX_BOUND: u64 = 10_000;
 
@@ -100,6 +100,7 @@ pub(super) fn prepare(schema: &Value, strict: bool, multiples: &mut Multiples) -
     // Also before it is rewritten, because that takes time.
     let is_too_large = check_size(&schema.to_string()).is_err();
     if !is_too_large {
+        patterns::check_syntax(&mut schema)?;
         simplify::simplify(&mut schema);
     }
     let unenforced = check(&mut schema, strict, multiples)?;
@@ -110,6 +111,7 @@ pub(super) fn prepare(schema: &Value, strict: bool, multiples: &mut Multiples) -
     references::expand_references(&mut schema);
     dates::expand_formats(&mut schema);
     closed_objects::close_objects(&mut schema);
+    references::write_for_compiler(&mut schema);
     let Some(fields) = schema.as_object_mut() else { return invalid("", "must be an object") };
     fields.insert(
         "x-guidance".to_owned(),
@@ -190,15 +192,15 @@ fn find_unenforceable(
 pub(super) fn display(schema: &Value, pointer: &str) -> String {
     let mut at = Some(schema);
     let mut path = String::new();
-    for segment in pointer.split('/').skip(1) {
-        let name = segment.replace("~1", "/").replace("~0", "~");
+    for name in segments(pointer) {
         if let Some(Value::Object(fields)) = at
             && let Some(Value::String(reference)) = fields.get("$ref")
             && !fields.contains_key(&name)
             && let Some(target) = resolve(schema, reference)
         {
             at = Some(target);
-            path = reference.trim_start_matches('#').trim_end_matches('/').replace('/', ".");
+            let target = references::pointer(reference).unwrap_or_default();
+            path = segments(&target).map(|name| format!(".{}", shorten(&name))).collect();
         }
         match at {
             Some(Value::Array(_)) => path.push_str(&format!("[{name}]")),
@@ -303,10 +305,11 @@ impl Checker<'_> {
                 unenforceable(pointer, format!("has more than {MAX_ALTERNATIVES} alternatives"))
             }
             "prefixItems" | "anyOf" | "oneOf" | "allOf" => self.check_list(value, pointer, depth),
-            "enum" => check_enum(value, pointer),
+            "enum" => check_enum(value, pointer).and_then(|()| numbers::check_values(value, pointer)),
+            "const" => numbers::check_values(value, pointer),
             "pattern" | "format" if !value.is_string() => invalid(pointer, "must be a string"),
-            "pattern" if value.as_str().is_some_and(|text| text.len() > MAX_PATTERN_BYTES) => {
-                unenforceable(pointer, format!("is longer than {MAX_PATTERN_BYTES} bytes"))
+            "pattern" if value.as_str().is_some_and(|text| text.len() > patterns::MAX_PATTERN_BYTES) => {
+                unenforceable(pointer, format!("is longer than {} bytes", patterns::MAX_PATTERN_BYTES))
             }
             "format" if value.as_str().is_some_and(|format| !FORMATS.contains(&format)) => {
                 let format = shorten(value.as_str().unwrap_or_default());
@@ -319,6 +322,10 @@ impl Checker<'_> {
             "exclusiveMinimum" | "exclusiveMaximum" if !value.is_number() && !value.is_boolean() => {
                 invalid(pointer, "must be a number")
             }
+            "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => match value {
+                Value::Number(number) => numbers::check_bound(fields, name, number, pointer),
+                _ => Ok(()),
+            },
             "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties" => {
                 check_bound(fields, name, value, pointer)
             }
@@ -351,7 +358,8 @@ impl Checker<'_> {
         match value.as_str() {
             Some(text) if resolve(self.root, text).is_some() => Ok(()),
             Some(text) => {
-                let is_local = text.starts_with('#') && !text.contains(['~', '%']);
+                // A fragment that is no JSON pointer is the name of an anchor.
+                let is_local = text.starts_with("#/");
                 let text = shorten(text);
                 let what =
                     format!("is '{text}', which does not exist in this schema. References look like '#/$defs/name'");
@@ -394,7 +402,7 @@ fn check_enum(value: &Value, pointer: &str) -> Result<(), SchemaError> {
 
 fn check_bound(fields: &Map<String, Value>, name: &str, value: &Value, pointer: &str) -> Result<(), SchemaError> {
     let required = fields.get("required").and_then(Value::as_array).map_or(0, |names| names.len() as u64);
-    match value.as_u64() {
+    match count_of(value) {
         None => invalid(pointer, "must be a non-negative integer"),
         Some(count) if count > MAX_BOUND => unenforceable(pointer, format!("is {count}; the maximum is {MAX_BOUND}")),
         // Further properties may repeat a name and would then count as one.

@@ -16,11 +16,12 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 pub struct Sampling {
     /// 0 is greedy: the most likely token, the lowest ID among equals.
     pub temperature: f32,
+    /// 0 keeps only the most likely token; 1 is off.
     pub top_p: f32,
     /// 0 is off.
     pub top_k: u32,
     pub min_p: f32,
-    /// Locally typical sampling (Meister et al., 2023); 1 is off.
+    /// Locally typical sampling (Meister et al., 2023): 0 keeps only the most typical token; 1 is off.
     pub typical_p: f32,
     /// Subtracted once per occurrence of the token in the generated text.
     pub frequency_penalty: f32,
@@ -63,9 +64,9 @@ impl Sampling {
             if value.is_finite() && good { Ok(()) } else { Err(format!("{name} is {value}")) }
         };
         finite("temperature", self.temperature, self.temperature >= 0.)?;
-        finite("top_p", self.top_p, self.top_p > 0. && self.top_p <= 1.)?;
+        finite("top_p", self.top_p, (0. ..=1.).contains(&self.top_p))?;
         finite("min_p", self.min_p, (0. ..=1.).contains(&self.min_p))?;
-        finite("typical_p", self.typical_p, self.typical_p > 0. && self.typical_p <= 1.)?;
+        finite("typical_p", self.typical_p, (0. ..=1.).contains(&self.typical_p))?;
         finite("frequency_penalty", self.frequency_penalty, true)?;
         finite("presence_penalty", self.presence_penalty, true)?;
         finite("repetition_penalty", self.repetition_penalty, self.repetition_penalty > 0.)?;

@@ -12,9 +12,9 @@ pub struct SamplingRange {
 
 impl SamplingRange {
     pub const TEMPERATURE: Self = Self::within("temperature", 0.0, 2.0);
-    pub const TOP_P: Self = Self::factor("top_p", 1.0);
+    pub const TOP_P: Self = Self::within("top_p", 0.0, 1.0);
     pub const MIN_P: Self = Self::within("min_p", 0.0, 1.0);
-    pub const TYPICAL_P: Self = Self::factor("typical_p", 1.0);
+    pub const TYPICAL_P: Self = Self::within("typical_p", 0.0, 1.0);
     pub const FREQUENCY_PENALTY: Self = Self::within("frequency_penalty", -2.0, 2.0);
     pub const PRESENCE_PENALTY: Self = Self::within("presence_penalty", -2.0, 2.0);
     pub const REPETITION_PENALTY: Self = Self::factor("repetition_penalty", 10.0);

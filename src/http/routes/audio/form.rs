@@ -11,7 +11,7 @@ use crate::display::shorten;
 use crate::engine::TranscriptionTask;
 use crate::error::{Code, Error, Result};
 use crate::http::extractors::from_json;
-use crate::http::multipart::{Part, Parts};
+use crate::http::multipart::{FieldKind, Part, Parts};
 use crate::http::unknown_fields::UnknownFields;
 
 /// Max bytes of the other parts and the boundaries.
@@ -20,12 +20,18 @@ const MAX_FIELD_BYTES: usize = 4096;
 /// Max parts; more than the number of fields and list entries.
 const MAX_PARTS: usize = 64;
 
-/// Fields whose text is parsed as JSON; others are plain text.
-const JSON: [&str; 3] = ["temperature", "stream", "chunking_strategy"];
 /// Fields that have several values: parts with the same name, which may end in `[]`, or a JSON array.
 const LISTS: [&str; 2] = ["timestamp_granularities", "include"];
 /// A field that is an object: clients send its fields as parts named `chunking_strategy[type]` and so on.
 const CHUNKING: &str = "chunking_strategy";
+
+fn kind(field: &str) -> FieldKind {
+    match field {
+        "stream" => FieldKind::Flag,
+        "temperature" | CHUNKING => FieldKind::Json,
+        _ => FieldKind::Text,
+    }
+}
 
 /// The parts of a request.
 #[derive(Deserialize, utoipa::ToSchema)]
@@ -89,8 +95,8 @@ impl Form {
         if self.fields.contains_key(&name) {
             return Err(repeated(&name));
         }
-        let value = if JSON.contains(&name.as_str()) { serde_json::from_str(&text).ok() } else { None };
-        self.fields.insert(name, value.unwrap_or(Value::String(text)));
+        let value = kind(&name).value(text);
+        self.fields.insert(name, value);
         Ok(())
     }
 

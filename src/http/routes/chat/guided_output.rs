@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::engine::{TextFormat, gbnf_to_lark};
 use crate::error::{Error, Result};
+use crate::json_input;
 use crate::service::json_fields::{invalid_field, known};
 
 const MAX_GRAMMAR_BYTES: usize = 64 << 10;
@@ -95,7 +96,7 @@ fn structured_outputs(fields: Map<String, Value>) -> Result<Option<Format>> {
 /// A JSON schema, as an object or as text.
 fn json(field: &'static str, schema: Value) -> Result<Format> {
     let schema = match schema {
-        Value::String(text) => serde_json::from_str(&text).unwrap_or(Value::Null),
+        Value::String(text) => json_input::from_str(&text).map_err(|error| error.in_field(field))?,
         other => other,
     };
     match schema {

@@ -10,7 +10,7 @@ use crate::calls::images::{EditKind, SourceImage};
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
 use crate::http::extractors::from_json;
-use crate::http::multipart::{Part, Parts};
+use crate::http::multipart::{FieldKind, Part, Parts};
 use crate::http::unknown_fields::UnknownFields;
 use crate::service::concurrency_limit::Slot;
 
@@ -22,20 +22,21 @@ const MAX_FIELD_BYTES: usize = 4096;
 /// Max parts; more than the number of fields.
 const MAX_PARTS: usize = 64;
 
-/// Fields whose text is parsed as JSON (numbers, flags, arrays); others are plain text.
-const JSON: [&str; 11] = [
-    "n",
-    "seed",
-    "steps",
-    "num_inference_steps",
-    "guidance_scale",
-    "strength",
-    "output_compression",
-    "partial_images",
-    "stream",
-    "resize",
-    "lora",
-];
+fn kind(field: &str) -> FieldKind {
+    match field {
+        "stream" | "resize" => FieldKind::Flag,
+        "n"
+        | "seed"
+        | "steps"
+        | "num_inference_steps"
+        | "guidance_scale"
+        | "strength"
+        | "output_compression"
+        | "partial_images"
+        | "lora" => FieldKind::Json,
+        _ => FieldKind::Text,
+    }
+}
 
 /// The parts of an edit.
 #[derive(Deserialize, utoipa::ToSchema)]
@@ -128,11 +129,10 @@ impl Form {
                 self.fields.insert(name, Value::String(text));
                 Ok(())
             }
-            known => {
-                let json = JSON.contains(&known);
-                let text = part.text_within(MAX_FIELD_BYTES).await?;
-                let value = if json { serde_json::from_str(&text).ok() } else { None };
-                self.fields.insert(name, value.unwrap_or(Value::String(text)));
+            field => {
+                let kind = kind(field);
+                let value = kind.value(part.text_within(MAX_FIELD_BYTES).await?);
+                self.fields.insert(name, value);
                 Ok(())
             }
         }

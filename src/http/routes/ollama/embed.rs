@@ -38,6 +38,7 @@ pub struct EmbedRequest {
     dimensions: Option<u32>,
     /// Without effect.
     #[schema(value_type = Option<Object>)]
+    #[serde(default, deserialize_with = "crate::json_input::with_nearest_numbers")]
     options: Option<Value>,
     #[serde(flatten)]
     #[schema(ignore)]
@@ -60,6 +61,7 @@ pub struct EmbedOneRequest {
     prompt: Option<String>,
     /// Without effect.
     #[schema(value_type = Option<Object>)]
+    #[serde(default, deserialize_with = "crate::json_input::with_nearest_numbers")]
     options: Option<Value>,
     #[serde(flatten)]
     #[schema(ignore)]

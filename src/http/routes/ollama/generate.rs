@@ -51,6 +51,7 @@ pub struct GenerateRequest {
     images: Option<Value>,
     /// Parameters of generation. Others are named in a header.
     #[schema(value_type = Option<options::OptionsSchema>)]
+    #[serde(default, deserialize_with = "crate::json_input::with_nearest_numbers")]
     options: Option<Value>,
     /// True if absent.
     stream: Option<bool>,

@@ -15,13 +15,13 @@ use crate::service::json_fields::invalid_field;
 pub struct OptionsSchema {
     /// 0–2, 0.8 if absent.
     temperature: Option<f32>,
-    /// Above 0 up to 1, 0.95 if absent.
+    /// 0–1, 0.95 if absent; 0 always picks the most likely token.
     top_p: Option<f32>,
     /// 40 if absent; 0 is off.
     top_k: Option<i64>,
     /// 0–1, 0.05 if absent.
     min_p: Option<f32>,
-    /// Above 0 up to 1; 1 is off.
+    /// 0–1; 1 is off.
     typical_p: Option<f32>,
     /// Above 0 up to 10; 1 is off.
     repeat_penalty: Option<f32>,
@@ -31,7 +31,7 @@ pub struct OptionsSchema {
     frequency_penalty: Option<f32>,
     /// A random one if absent or -1.
     seed: Option<i64>,
-    /// Up to 16.
+    /// Up to 16; empty ones are ignored.
     stop: Option<Vec<String>>,
     /// Max tokens to generate; up to the end of the context if it is not positive.
     num_predict: Option<i64>,

@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use serde_json::{Map, Value, json};
 
+use super::references;
 use super::subschemas::{allows_type, child};
 
 const APPLICATORS: [&str; 4] = ["$ref", "allOf", "anyOf", "oneOf"];
@@ -56,8 +57,7 @@ fn find_schemas(root: &Value) -> HashMap<String, bool> {
                     queue.extend((0..schemas.len()).map(|index| (format!("{at}/{index}"), applied_combined)));
                 }
                 ("$ref", Value::String(reference)) => {
-                    let target = reference.trim_start_matches('#');
-                    queue.push_back((if target == "/" { String::new() } else { target.to_owned() }, applied_combined));
+                    queue.extend(references::pointer(reference).map(|target| (target.into_owned(), applied_combined)));
                 }
                 _ => {}
             }

@@ -39,10 +39,43 @@ pub(in crate::engine::text::grammar) fn remove_keyword(schema: &mut Value, point
             }
         }
         "if" => fields.retain(|name, _| !matches!(name.as_str(), "if" | "then" | "else")),
+        // The types of the values remain.
+        "const" | "enum" => {
+            let Some(values) = fields.shift_remove(keyword) else { return };
+            let types = types_of(if keyword == "const" { std::slice::from_ref(&values) } else { list(&values) });
+            fields.entry("type").or_insert(types);
+        }
         "contains" => fields.retain(|name, _| !matches!(name.as_str(), "contains" | "minContains" | "maxContains")),
         keyword => {
             fields.shift_remove(keyword);
         }
+    }
+}
+
+fn list(values: &Value) -> &[Value] {
+    values.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The `type` of a schema for these values.
+fn types_of(values: &[Value]) -> Value {
+    let mut types: Vec<&str> = values.iter().map(type_of).collect();
+    types.sort_unstable();
+    types.dedup();
+    if types.contains(&"number") {
+        types.retain(|kind| *kind != "integer");
+    }
+    json!(types)
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.as_f64().is_some_and(|number| number.fract() == 0.) => "integer",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
     }
 }
 

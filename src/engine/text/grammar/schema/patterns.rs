@@ -1,11 +1,15 @@
-//! Limits patterns that one string must match at the same time. A single pattern is always cheap.
+//! Checks that patterns are regular expressions, and limits those that one string must match at the same time. A single
+//! pattern is always cheap.
 
+use regress::Flags;
 use serde_json::{Map, Value};
 
 use super::merged_constraints::{self, Cost};
-use super::schema_error::{SchemaError, unenforceable, unenforceable_schema};
-use super::subschemas::child;
+use super::schema_error::{SchemaError, invalid, unenforceable, unenforceable_schema};
+use super::subschemas::{child, visit_schemas};
 
+/// Longer patterns are not enforced, and not checked.
+pub(super) const MAX_PATTERN_BYTES: usize = 1_000;
 /// Max patterns and formats on one string.
 const MAX_PATTERNS: u32 = 3;
 /// Max weight of several patterns together: their characters plus their repetition counts.
@@ -18,6 +22,38 @@ const FORMAT_WEIGHT: u64 = 100;
 struct Patterns {
     count: u32,
     weight: u64,
+}
+
+/// Rejects a pattern that is no regular expression, wherever it is in the schema. Changes nothing.
+pub(super) fn check_syntax(schema: &mut Value) -> Result<(), SchemaError> {
+    let mut checked = Ok(());
+    visit_schemas(schema, "", &mut |schema, pointer| {
+        let own = schema.get("pattern").and_then(Value::as_str).map(|pattern| (pattern, child(pointer, "pattern")));
+        let names = schema.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
+        let names = names.map(|name| (name.as_str(), child(&child(pointer, "patternProperties"), name)));
+        for (pattern, at) in own.into_iter().chain(names) {
+            if checked.is_ok()
+                && let Some(problem) = syntax_error(pattern)
+            {
+                checked = invalid(&at, format!("is not a regular expression: {problem}"));
+            }
+        }
+    });
+    checked
+}
+
+/// What is wrong with a pattern. Valid are those of JavaScript, with the flag `u` or without, as JSON Schema demands, and
+/// those in the syntax of Rust, which has forms of other languages, such as `(?i)`.
+fn syntax_error(pattern: &str) -> Option<String> {
+    if pattern.len() > MAX_PATTERN_BYTES {
+        return None;
+    }
+    let in_javascript = |unicode| {
+        let flags = Flags { no_opt: true, unicode, ..Flags::default() };
+        regress::Regex::with_flags(pattern, flags).map_err(|error| error.text)
+    };
+    let problem = in_javascript(true).err()?;
+    (in_javascript(false).is_err() && regex_syntax::parse(pattern).is_err()).then_some(problem)
 }
 
 /// Rejects a schema with more patterns on one string than can be compiled. `left`: see [`merged_constraints::costs`].

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::finite_pattern;
 use super::references::resolve;
-use super::subschemas::{allows_type, visit_schemas};
+use super::subschemas::{COUNTS, CopyBudget, allows_type, count_of, visit_schemas};
 
 /// The `$schema` values that select a set of keywords.
 const DIALECTS: [&str; 5] = [
@@ -17,8 +17,6 @@ const DIALECTS: [&str; 5] = [
     "http://json-schema.org/draft-04/schema",
 ];
 
-/// Max bytes of the copies of schemas that the rewriting makes; schemas may be nested. What exceeds it stays as it is.
-const MAX_COPIED_BYTES: usize = 256 << 10;
 /// Max property names that are listed instead of described.
 const MAX_LISTED_NAMES: usize = 500;
 
@@ -27,7 +25,7 @@ pub(super) fn simplify(schema: &mut Value) {
     let id = schema.get("$id").or_else(|| schema.get("id")).and_then(Value::as_str);
     let id = id.map(|id| id.trim_end_matches('#').to_owned());
     let root = schema.clone();
-    let mut budget = CopyBudget(MAX_COPIED_BYTES);
+    let mut budget = CopyBudget::default();
     visit_schemas(schema, "", &mut |schema, _| {
         let Some(fields) = schema.as_object_mut() else { return };
         if fields.get("not").is_some_and(|not| *not == true || *not == json!({})) {
@@ -35,6 +33,7 @@ pub(super) fn simplify(schema: &mut Value) {
             return;
         }
         remove_without_effect(fields);
+        write_counts_as_integers(fields);
         if let Some(id) = &id {
             make_reference_local(fields, id);
         }
@@ -65,6 +64,17 @@ fn remove_without_effect(fields: &mut Map<String, Value>) {
     });
 }
 
+/// JSON Schema takes `2.0` for an integer.
+fn write_counts_as_integers(fields: &mut Map<String, Value>) {
+    for keyword in COUNTS {
+        if let Some(value) = fields.get_mut(keyword)
+            && let Some(count) = count_of(value)
+        {
+            *value = count.into();
+        }
+    }
+}
+
 /// Turns a reference to the schema's own `$id` into one within the document.
 fn make_reference_local(fields: &mut Map<String, Value>, id: &str) {
     let Some(Value::String(reference)) = fields.get_mut("$ref") else { return };
@@ -88,19 +98,6 @@ fn close_unevaluated(fields: &mut Map<String, Value>) {
         if let Some(value) = fields.shift_remove(unevaluated) {
             fields.entry(other).or_insert(value);
         }
-    }
-}
-
-/// The bytes of copies that may still be made.
-struct CopyBudget(usize);
-
-impl CopyBudget {
-    /// Takes what `copies` of a schema need. `false` if it is more than what is left.
-    fn take(&mut self, copies: usize, schema: Option<&Value>) -> bool {
-        let bytes = copies.saturating_mul(schema.map_or(0, |schema| schema.to_string().len()));
-        let left = self.0.checked_sub(bytes);
-        self.0 = left.unwrap_or(self.0);
-        left.is_some()
     }
 }
 
