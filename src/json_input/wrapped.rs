@@ -9,6 +9,7 @@
 //! buffer.)
 
 use std::cell::{Cell, OnceCell};
+use std::collections::HashMap;
 use std::fmt;
 
 use serde::de::value::{MapAccessDeserializer, StrDeserializer};
@@ -23,8 +24,9 @@ pub struct Slot<'t> {
     fault: Cell<Option<Fault>>,
     /// What the parser reads.
     text: &'t str,
-    /// The numbers of the text that the parser changes; searched when the first float appears where any value may be.
-    changed: OnceCell<Vec<(f64, String)>>,
+    /// The numbers of the text that the parser changes, by the bits of what it reads; searched when the first float appears
+    /// where any value may be.
+    changed: OnceCell<HashMap<u64, String>>,
 }
 
 impl<'t> Slot<'t> {
@@ -36,11 +38,11 @@ impl<'t> Slot<'t> {
     fn check_unchanged(&self, number: f64) -> Result<(), Fault> {
         let changed = self.changed.get_or_init(|| {
             let found = numbers::changed(self.text).into_iter();
-            found.map(|(read, written)| (read, shorten(written))).collect()
+            found.map(|(read, written)| (bits(read), shorten(written))).collect()
         });
-        match changed.iter().find(|(read, _)| *read == number) {
+        match changed.get(&bits(number)) {
             None => Ok(()),
-            Some((_, written)) => Err(Fault::custom(format!(
+            Some(written) => Err(Fault::custom(format!(
                 "is {written}, which has more digits than a number can keep here. Send it as a string, or with fewer digits"
             ))),
         }
@@ -58,6 +60,11 @@ impl<'t> Slot<'t> {
     fn take<T, E>(&self, result: Result<T, E>) -> Result<T, Fault> {
         result.map_err(|_| self.fault.take().unwrap_or(Fault::Syntax))
     }
+}
+
+/// Equal for equal numbers, also for both zeros.
+fn bits(number: f64) -> u64 {
+    (number + 0.0).to_bits()
 }
 
 pub struct Wrapped<'s, T> {
