@@ -133,5 +133,8 @@ fn incompatible_components_are_named() {
             fs::copy(fixtures().join("flux.gguf"), folder.join("transformer").join(name)).unwrap();
         }
     });
-    assert!(files.contains("2 GGUF files"), "{files}");
+    assert!(
+        files.contains("transformer/: the folder has 2 .gguf files") && files.contains("one.gguf, two.gguf"),
+        "{files}"
+    );
 }
