@@ -27,11 +27,11 @@ const FILTERS: &[(&str, &[&str], Run)] = &[
     ("e", &[], escape),
     ("escape", &[], escape),
     ("filesizeformat", &["binary"], |_, value, given| {
-        Ok(Value::from(file_size(float(value, 0.0)?, given.is_true("binary"))))
+        Ok(Value::from(file_size(float(value, 0.0), given.is_true("binary"))))
     }),
     ("float", &["default"], |_, value, given| {
         let default = given.value("default").map_or(Ok(0.0), |value| f64::try_from(value.clone()))?;
-        float(value, default).map(Value::from)
+        Ok(Value::from(float(value, default)))
     }),
     ("forceescape", &[], escape),
     ("groupby", &["attribute", "default", "case_sensitive"], |_, value, given| {
@@ -126,8 +126,8 @@ fn escape(_: &mut State, value: &Value, _: &Arguments) -> Result<Value, Error> {
 }
 
 /// A number that Python's `float` reads; otherwise `default`.
-fn float(value: &Value, default: f64) -> Result<f64, Error> {
-    Ok(value.as_str().map_or_else(|| as_number(value), parse_float).unwrap_or(default))
+fn float(value: &Value, default: f64) -> f64 {
+    value.as_str().map_or_else(|| as_number(value), parse_float).unwrap_or(default)
 }
 
 /// The number, or 0 and 1 for booleans.
