@@ -58,6 +58,22 @@ fn templates_support_the_hugging_face_extensions() {
         ("{{ tools is iterable }}, {{ messages is iterable }}, {{ 'x' is iterable }}", "false, true, true"),
         ("a {%- generation -%} b{% endgeneration %}\nc {% if add_generation_prompt %}d{% endif %}", "abc d"),
         ("a\n  {% if true %}\nb\n  {% endif %}\nc", "a\nb\nc"),
+        (
+            "{{ messages[1:][::-1] }}{{ messages[1:][0:2:-1] }}{{ [1, 2, 3][::-1] }}{{ 'abc'[-1:-3:-1] }}",
+            "[][][3, 2, 1]cb",
+        ),
+        (
+            "{{ {'b': 1e16, 'a': 'é'} | tojson(separators=(',', ':'), sort_keys=true, ensure_ascii=true) }}",
+            "{\"a\":\"\\u00e9\",\"b\":1e+16}",
+        ),
+        (
+            "{{ 1e-05 }} {{ '%.2f' | format(2) }} {{ 'a b c' | wordcount }} {{ '7' | int + 1 }} {{ 'abcdefgh' | truncate(5, true, '', 0) }}",
+            "1e-05 2.00 3 8 abcde",
+        ),
+        (
+            "{{ 'aaa' | replace('a', 'b', 2) }} {{ 'a b c'.rsplit(' ', 1) }} {{ 'un-do'.removeprefix('un-') }}",
+            "bba ['a b', 'c'] do",
+        ),
     ];
     for (template, expected) in cases {
         let rendered = render(template, &[user(" hi ")]).unwrap();

@@ -246,8 +246,7 @@ fn no_encoder_tokenizer_crashes_the_server() {
 #[test]
 fn a_template_that_takes_too_long_is_killed() {
     let dir = tempfile::tempdir().unwrap();
-    let slow = "{% set a = range(99999)|list %}{% set b = range(99999)|list %}\
-        {% for i in range(99999) %}{% if a != b %}{% endif %}{% endfor %}";
+    let slow = "{% set s = 'x' * 9000000 %}{% for i in range(99999) %}{% if s.count('y') %}{% endif %}{% endfor %}";
     chat(dir.path(), "slow", slow);
     chat(dir.path(), "sound", CHATML);
     let engine = engine(dir.path());
@@ -271,7 +270,7 @@ fn a_template_that_takes_too_long_is_killed() {
 #[test]
 fn other_requests_complete_while_one_crashes_the_sandbox() {
     let dir = tempfile::tempdir().unwrap();
-    let bomb = "{% if 'boom' in messages[0].content %}{% set ns=namespace() %}{% set ns.x=ns %}{{ ns }}{% endif %}";
+    let bomb = "{% if 'boom' in messages[0].content %}{% set ns=namespace() %}{% set ns.x=ns %}{{ ns ~ 1 }}{% endif %}";
     chat(dir.path(), "m", &format!("{bomb}{CHATML}"));
     let engine = engine(dir.path());
     let model = engine.models().load("m").unwrap();
