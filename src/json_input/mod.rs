@@ -24,8 +24,18 @@ use crate::display::shorten;
 
 /// Reads one JSON value and nothing after it.
 pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, InputError> {
+    parse(text, text)
+}
+
+/// Like [`from_str`], for a text that is itself kept. Numbers of the value may be rounded.
+pub fn from_kept_str<T: DeserializeOwned>(text: &str) -> Result<T, InputError> {
+    parse(text, "")
+}
+
+/// `exact`: the text, if its numbers must not change, or nothing.
+fn parse<T: DeserializeOwned>(text: &str, exact: &str) -> Result<T, InputError> {
     let mut parser = serde_json::Deserializer::from_str(text);
-    let value = read(&mut parser, text, || InputError::of_syntax(text))?;
+    let value = read(&mut parser, exact, || InputError::of_syntax(text))?;
     parser.end().map_err(|error| InputError::from(&error))?;
     Ok(value)
 }
@@ -51,7 +61,7 @@ pub fn with_nearest_numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
     raw.map(|raw| serde_json::from_str(raw.get())).transpose().map_err(D::Error::custom)
 }
 
-/// `text`: what the deserializer reads; empty if that is not text.
+/// `text`: what the deserializer reads, if its numbers must not change; empty if they may, or if that is not text.
 fn read<'de, T: DeserializeOwned>(
     deserializer: impl Deserializer<'de>,
     text: &str,

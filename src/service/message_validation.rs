@@ -25,7 +25,7 @@ const EMPTY_IN_HISTORY: [&str; 3] = ["annotations", "audio", "function_call"];
 
 /// Parses and validates a message. `field` is its path in the request.
 pub fn parse(field: &str, json: &str, unknown: UnknownFields) -> Result<Value> {
-    let value: Value = json_input::from_str(json).map_err(|error| error.in_field(field))?;
+    let value: Value = json_input::from_kept_str(json).map_err(|error| error.in_field(field))?;
     check(field, &value, unknown)?;
     Ok(value)
 }

@@ -43,7 +43,7 @@ fn each_invalid_field_is_named_with_a_remedy() {
         (&[("timestamp_granularities[]", "letter")], "timestamp_granularities[0]", "word or segment"),
         (&[("include[]", "logprobs"), ("response_format", "text")], "include", "json"),
         (&[("include[]", "everything")], "include[0]", "logprobs"),
-        (&[("stream", "yes")], "stream", "true or false"),
+        (&[("stream", "perhaps")], "stream", "true or false"),
         (&[("stream", "true"), ("response_format", "vtt")], "response_format", "stream"),
         (&[("chunking_strategy", "never")], "chunking_strategy", "server_vad"),
         (

@@ -190,7 +190,7 @@ fn an_invalid_chat_request_is_refused_by_field() {
         (with("n", json!(0)), "n"),
         (with("n", json!(1000)), "n"),
         (with("max_tokens", json!(0)), "max_tokens"),
-        (with("max_tokens", json!(-1)), "max_tokens"),
+        (with("max_tokens", json!(-2)), "max_tokens"),
         (with("max_completion_tokens", json!(9)), "max_completion_tokens"),
         (with("stop", json!(["a", "x".repeat(999)])), "stop[1]"),
         (with("logit_bias", json!({ "x": 1 })), "logit_bias.x"),

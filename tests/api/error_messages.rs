@@ -127,7 +127,7 @@ fn wrong_values_are_named_with_what_is_right() {
         (chat(json!({ "temperature": "hot" })), "'temperature' must be a number, not \"hot\"."),
         (chat(json!({ "temperature": 1e39 })), "'temperature' is 1e39, which is too large."),
         (chat(json!({ "top_p": 7 })), "'top_p' is 7; it must be from 0 to 1."),
-        (chat(json!({ "max_tokens": -1 })), "'max_tokens' is -1; it must not be negative."),
+        (chat(json!({ "max_tokens": -2 })), "'max_tokens' is -2; it must be from 1 to 4294967295."),
         (chat(json!({ "max_tokens": 1.5 })), "'max_tokens' must be a whole number, not 1.5."),
         (
             chat(json!({ "max_tokens": 99_999_999_999_u64 })),

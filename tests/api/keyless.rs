@@ -82,9 +82,10 @@ fn a_placeholder_for_a_key_counts_as_none() {
             server.raw(Method::GET, path, None, headers, None).ok();
         }
         let body = chat().to_string().into_bytes();
-        let chatted = server.raw(Method::POST, "/openai/v1/chat/completions", None, headers, Some(body)).ok();
+        let headers = [headers, &[("content-type", "application/json")]].concat();
+        let chatted = server.raw(Method::POST, "/openai/v1/chat/completions", None, &headers, Some(body)).ok();
         assert_eq!(chatted["object"], "chat.completion");
-        let refused = server.raw(Method::GET, "/v1/me", None, headers, None);
+        let refused = server.raw(Method::GET, "/v1/me", None, &headers, None);
         assert_eq!(refused.error_fields().0, 401, "{headers:?}");
     }
 }

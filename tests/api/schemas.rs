@@ -123,6 +123,10 @@ fn cases(project: &str) -> Vec<Case> {
             needed: &["json_schema"],
             ..case("ResponseFormat", json!({ "type": "json_schema", "json_schema": named_schema() }), with_format)
         },
+        Case {
+            needed: &["type"],
+            ..case("ResponseFormat", json!({ "type": "json_object", "schema": { "type": "object" } }), with_format)
+        },
         case("NamedSchema", named_schema(), |server, named| {
             with_format(server, &json!({ "type": "json_schema", "json_schema": named }))
         }),

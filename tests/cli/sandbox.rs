@@ -158,7 +158,7 @@ fn only_loaded_models_have_a_sandbox_process() {
 fn a_malicious_template_is_an_error_that_names_the_model() {
     let folder = folder(&TinyModel::default());
     let models = folder.path().join("models");
-    let cycle = "{% set ns=namespace() %}{% set ns.x=ns %}{{ ns }}";
+    let cycle = "{% set ns=namespace() %}{% set ns.x=ns %}{{ ns ~ 1 }}";
     tiny_model::write(&models, "cycle", &TinyModel { template: Some(cycle), ..TinyModel::default() });
     let sum = &*format!("{{{{ {}1 }}}}", "not ".repeat(200_000)).leak();
     tiny_model::write(&models, "deep", &TinyModel { template: Some(sum), ..TinyModel::default() });
