@@ -131,7 +131,7 @@ fn wrong_values_are_named_with_what_is_right() {
         (chat(json!({ "max_tokens": 1.5 })), "'max_tokens' must be a whole number, not 1.5."),
         (
             chat(json!({ "max_tokens": 99_999_999_999_u64 })),
-            "'max_tokens' is 99999999999; it must be at most 4294967295.",
+            "'max_tokens' is 99999999999; it must be from 1 to 4294967295.",
         ),
         (chat(json!({ "top_logprobs": 300 })), "'top_logprobs' is 300; it must be from 0 to 20."),
         (chat(json!({ "stream": "yes" })), "'stream' must be true or false, not \"yes\"."),
