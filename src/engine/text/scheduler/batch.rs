@@ -65,12 +65,33 @@ impl Scheduler {
             self.shrink(max_bytes);
         }
         let admitted_all = self.admit(max_bytes);
-        let mut rows: BTreeMap<ModelId, Vec<Row>> = BTreeMap::new();
+        let rows = loop {
+            let before = self.preempted;
+            let (rows, all_built) = self.build_rows(max_bytes, chunk);
+            memory_short |= !all_built;
+            // The sequence that got the whole chunk may have preempted itself. Then the others get it.
+            if !rows.is_empty() || self.preempted == before {
+                break rows;
+            }
+        };
+        let stuck = if admitted_all || self.running().next().is_some() { None } else { self.next_waiting() };
+        StepPlan {
+            batches: rows.into_iter().map(|(model, rows)| Batch { model, rows }).collect(),
+            released: self.take_released(),
+            preempted: std::mem::take(&mut self.preempted),
+            memory_short: memory_short || !admitted_all,
+            stuck,
+        }
+    }
+
+    /// The rows of the running sequences by model, none of them empty. `false`: memory was short for a row.
+    fn build_rows(&mut self, max_bytes: u64, chunk: usize) -> (BTreeMap<ModelId, Vec<Row>>, bool) {
+        let (mut rows, mut all_built) = (BTreeMap::<ModelId, Vec<Row>>::new(), true);
         for (id, count) in self.tokens_per_sequence(chunk) {
             let Some(model) = self.sequences.get(&id).map(|one| one.model) else { continue };
             match self.build_row(id, count, max_bytes) {
                 Some(row) => rows.entry(model).or_default().push(row),
-                None => memory_short = true,
+                None => all_built = false,
             }
         }
         // A later row may have preempted a sequence whose row is already built.
@@ -78,15 +99,8 @@ impl Scheduler {
             rows.retain(|row| self.sequences.get(&row.sequence).is_some_and(Sequence::is_running));
             rows.sort_by_key(|row| row.adapter);
         }
-        let stuck = if admitted_all || self.running().next().is_some() { None } else { self.next_waiting() };
-        let batches = rows.into_iter().filter(|(_, rows)| !rows.is_empty());
-        StepPlan {
-            batches: batches.map(|(model, rows)| Batch { model, rows }).collect(),
-            released: self.take_released(),
-            preempted: std::mem::take(&mut self.preempted),
-            memory_short: memory_short || !admitted_all,
-            stuck,
-        }
+        rows.retain(|_, rows| !rows.is_empty());
+        (rows, all_built)
     }
 
     /// How many tokens each sequence computes: decoding ones their newest token and draft; prompts share `chunk`,
