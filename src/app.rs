@@ -408,6 +408,11 @@ async fn sweep_once(services: &Services) {
         Ok(count) => tracing::debug!(count, "expired responses are removed"),
         Err(error) => tracing::warn!(%error, "expired responses could not be removed"),
     }
+    match services.chat_completions.sweep().await {
+        Ok(0) => {}
+        Ok(count) => tracing::debug!(count, "expired chat completions are removed"),
+        Err(error) => tracing::warn!(%error, "expired chat completions could not be removed"),
+    }
     if let Err(error) = services.maintenance.sweep().await {
         tracing::warn!(%error, "expired idempotency keys could not be removed");
     }
@@ -624,6 +629,7 @@ fn api(
             true => UnknownFields::Ignored,
             false => UnknownFields::Refused,
         },
+        strict_envelope: config.strict_envelope,
         open_metrics: config.open_metrics,
         draining: AtomicBool::new(false),
     }

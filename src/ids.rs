@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::clock_rng::ClockRng;
+use crate::clock_rng::{ClockRng, Timestamp};
 
 /// The text is not an identifier of this kind.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -53,6 +53,11 @@ macro_rules! ids {
             /// A new id, later than those made in earlier milliseconds.
             pub fn generate(clock_rng: &dyn ClockRng) -> Self {
                 Self(generate(clock_rng))
+            }
+
+            /// The smallest id that can be made at a time.
+            pub fn first_at(time: Timestamp) -> Self {
+                Self(u128::from(time.as_millis().unsigned_abs()) << 80)
             }
 
             /// Big-endian bytes: they sort as the ids do.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::errors::{self, ModelErrors};
 use super::fine_tuning::TunedModels;
 use super::prompt_preparation::PromptPreparation;
-pub(crate) use super::running_generation::{Choice, RunningGeneration, RunningText, Usage};
+pub(crate) use super::running_generation::{Choice, Choices, RunningGeneration, RunningText, Usage};
 use super::running_generation::{Deltas, NewGeneration, RunningPrompt};
 use super::upstream::errors::from_failure;
 use super::upstream::models::UpstreamModels;
@@ -139,7 +139,17 @@ impl TextGeneration {
         let prompts = prompts.map_err(|refused| errors::from_refused(model.id(), refused))?;
         let prompt_tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
         let (context_window, clock_rng) = (model.context_window(), Arc::clone(&self.clock_rng));
-        let new = NewGeneration { prompts, choices, prompt_tokens, recorder, context_window, submitted, clock_rng };
+        let system_fingerprint = Some(self.engine.system_fingerprint(model));
+        let new = NewGeneration {
+            prompts,
+            choices,
+            prompt_tokens,
+            recorder,
+            context_window,
+            system_fingerprint,
+            submitted,
+            clock_rng,
+        };
         Ok(new.into())
     }
 
@@ -169,7 +179,16 @@ impl TextGeneration {
         // If it is unknown, it is never exceeded.
         let context_window = model.context.unwrap_or(u32::MAX);
         let clock_rng = Arc::clone(&self.clock_rng);
-        let new = NewGeneration { prompts, choices, prompt_tokens, recorder, context_window, submitted, clock_rng };
+        let new = NewGeneration {
+            prompts,
+            choices,
+            prompt_tokens,
+            recorder,
+            context_window,
+            system_fingerprint: None,
+            submitted,
+            clock_rng,
+        };
         Ok(new.into())
     }
 

@@ -25,6 +25,7 @@ pub(crate) struct RunningGeneration {
     next: usize,
     recorder: Arc<UsageRecorder>,
     context_window: u32,
+    system_fingerprint: Option<String>,
     timings: Timings,
     clock_rng: Arc<dyn ClockRng>,
 }
@@ -59,7 +60,7 @@ pub struct Usage {
 }
 
 /// One complete choice.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Choice {
     pub reasoning: String,
     pub text: String,
@@ -76,6 +77,8 @@ pub(super) struct NewGeneration {
     pub prompt_tokens: u32,
     pub recorder: Arc<UsageRecorder>,
     pub context_window: u32,
+    /// `None` for an upstream model.
+    pub system_fingerprint: Option<String>,
     /// When the prompts were submitted.
     pub submitted: Duration,
     pub clock_rng: Arc<dyn ClockRng>,
@@ -83,9 +86,18 @@ pub(super) struct NewGeneration {
 
 impl From<NewGeneration> for RunningGeneration {
     fn from(new: NewGeneration) -> Self {
-        let NewGeneration { prompts, choices, prompt_tokens, recorder, context_window, submitted, clock_rng } = new;
-        let timings = Timings { submitted, first: None, last: None };
-        Self { prompts, choices, prompt_tokens, next: 0, recorder, context_window, timings, clock_rng }
+        let timings = Timings { submitted: new.submitted, first: None, last: None };
+        Self {
+            prompts: new.prompts,
+            choices: new.choices,
+            prompt_tokens: new.prompt_tokens,
+            next: 0,
+            recorder: new.recorder,
+            context_window: new.context_window,
+            system_fingerprint: new.system_fingerprint,
+            timings,
+            clock_rng: new.clock_rng,
+        }
     }
 }
 
@@ -251,6 +263,12 @@ pub(crate) trait RunningText {
         self.generation().choices()
     }
 
+    /// What [`Engine::system_fingerprint`](crate::engine::Engine::system_fingerprint) returned when the call began; `None`
+    /// for an upstream model.
+    fn system_fingerprint(&self) -> Option<&str> {
+        self.generation().system_fingerprint.as_deref()
+    }
+
     /// Usage so far, of all prompts together.
     fn usage(&self) -> Usage {
         self.generation().usage()
@@ -272,7 +290,8 @@ pub(crate) trait RunningText {
 }
 
 /// The choices of a call, put together from deltas.
-struct Choices(Vec<Choice>);
+#[derive(Clone)]
+pub(crate) struct Choices(Vec<Choice>);
 
 impl Choices {
     pub fn new(count: u32) -> Self {

@@ -155,6 +155,9 @@ pub struct ServeArgs {
     /// Refuse every schema that cannot be enforced as a whole, not only those with strict: true
     #[arg(long, env = "OUTPOST_STRICT_SCHEMAS")]
     pub strict_schemas: bool,
+    /// Send the envelope of /v1 to OpenAI's SDKs too, which otherwise get OpenAI's own format there
+    #[arg(long, env = "OUTPOST_STRICT_ENVELOPE")]
+    pub strict_envelope: bool,
     /// Leave out fields of requests that this server does not know, and name them in a header, instead of refusing them
     #[arg(long, env = "OUTPOST_IGNORE_UNKNOWN_FIELDS")]
     pub ignore_unknown_fields: bool,

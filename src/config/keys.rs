@@ -63,6 +63,7 @@ pub const KEYS: &[Key] = &[
     Key::new("server.pull_allowed_hosts", "pull_allowed_hosts", AfterRestart).example(r#"["mirror.internal"]"#),
     Key::new("server.public_url", "public_url", AfterRestart).example(r#""https://ai.example.org""#),
     Key::new("server.strict_schemas", "strict_schemas", AfterRestart),
+    Key::new("server.strict_envelope", "strict_envelope", AfterRestart),
     Key::new("server.ignore_unknown_fields", "ignore_unknown_fields", AfterRestart),
     Key::new("server.open_metrics", "open_metrics", AfterRestart),
     Key::new("server.stop_delay_seconds", "stop_delay_seconds", AfterRestart),

@@ -74,6 +74,8 @@ pub struct Config {
     pub precision: Vec<ModelPrecision>,
     pub device: Vec<ModelDevice>,
     pub strict_schemas: bool,
+    /// Whether OpenAI's SDKs get the envelope on `/v1` too.
+    pub strict_envelope: bool,
     pub ignore_unknown_fields: bool,
     pub open_metrics: bool,
     /// Whether a start without any model pulls the starter models.
@@ -159,6 +161,7 @@ impl Config {
             precision: args.precision.clone(),
             device: args.compute.device.clone(),
             strict_schemas: args.strict_schemas,
+            strict_envelope: args.strict_envelope,
             ignore_unknown_fields: args.ignore_unknown_fields,
             open_metrics: args.open_metrics,
             pull: !args.no_pull,

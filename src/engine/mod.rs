@@ -32,9 +32,11 @@ mod transcription;
 
 use std::sync::Arc;
 
+use ring::digest::{Context, SHA256};
 use tokio::sync::oneshot;
 
 use crate::clock_rng::ClockRng;
+use crate::models::backend::Isa;
 use crate::models::devices::Selected;
 pub use crate::models::encoder::{Tokenized, truncate_dimensions};
 use crate::models::kv::BLOCK;
@@ -66,6 +68,7 @@ pub use settings::{Drafts, MAX_CHOICES, MAX_IMAGES, MAX_STOP_BYTES, MAX_STOPS, M
 use speech::SpeechJob;
 pub use speech::{SpeechModel, SpeechParts, SpeechRequest, SpokenPart, VoiceInfo};
 pub use text::chat_template::PromptError;
+use text::content_hash;
 pub use text::grammar::{CompiledGrammar, GrammarError, Unenforced, gbnf_to_lark};
 pub use text::message::Message;
 pub use text::model::TextModel;
@@ -143,6 +146,19 @@ impl Engine {
         let capacity = DELTA_BUFFER.max(request.choices as usize);
         let receiver = texts.push(model, request, capacity)?;
         Ok(Generation { prompt_tokens, deltas: DeltaStream::new(receiver, capacity, Arc::clone(runtime)) })
+    }
+
+    /// What, besides the request, decides the text that a model generates: its weights, this version of the server, the
+    /// instruction set or the kind of GPU, and the type of the KV cache. Requests with the same seed get the same text while
+    /// it stays the same.
+    pub fn system_fingerprint(&self, model: &TextModel) -> String {
+        let device = self.owner.devices.get(model.device).map_or("cpu", |device| &device.runtime.device.name);
+        let kind = device.split(':').next().unwrap_or(device);
+        let (kernels, kv_type) = (Isa::detect().name(), self.kv_type(model));
+        let version = env!("CARGO_PKG_VERSION");
+        let mut hash = Context::new(&SHA256);
+        hash.update(format!("{version} {kind} {kernels} {kv_type:?} {:x}", model.content_hash()).as_bytes());
+        format!("fp_{:016x}", content_hash::finish(hash))
     }
 
     /// Queues texts to embed or score, each of at most [`EncoderModel::limit`] tokens, or refuses them at once.

@@ -12,6 +12,8 @@ pub struct ModelAdapter {
     /// Unique to this load of the adapter.
     pub key: AdapterId,
     pub weights: LoadedAdapter,
+    /// A hash of its weights.
+    pub content_hash: u64,
     /// The share of the memory budget; released with the adapter.
     pub lease: Lease,
     /// The project that may use it; `None`: all.

@@ -23,9 +23,10 @@ use crate::service::access::Access;
 /// Set on a response that is replayed for an idempotency key.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// An authenticated caller and the mount it came through.
+/// An authenticated caller.
 pub struct Caller {
     pub access: Access,
+    /// The mount whose format the response has ([`Mount::for_client`]).
     pub mount: Mount,
     /// Records the request's usage.
     pub recorder: SharedRecorder,
@@ -106,7 +107,8 @@ impl FromRequest for Caller {
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         let access = request.extensions().get::<Access>().cloned();
-        let mount = request.app_data::<Mount>().copied();
+        let strict = request.app_data::<web::Data<Api>>().is_some_and(|api| api.strict_envelope);
+        let mount = request.app_data::<Mount>().map(|mount| mount.for_client(request.headers(), strict));
         let recorder = request.extensions().get::<SharedRecorder>().cloned();
         let room = request.extensions().get::<Room>().cloned();
         ready(match (access, mount, recorder, room) {

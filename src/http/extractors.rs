@@ -85,7 +85,7 @@ impl<T: DeserializeOwned + 'static> FromRequest for ApiParams<T> {
 /// The parameters in `known`.
 fn query_fields(query: &str, known: &[&str]) -> Result<Map<String, Value>> {
     let mut fields = Map::new();
-    let pairs = serde_urlencoded_pairs(query)?;
+    let pairs = query_pairs(query)?;
     for (name, value) in pairs.into_iter().filter(|(name, _)| known.contains(&name.as_str())) {
         if fields.contains_key(&name) {
             let message = format!("The query parameter '{name}' is given more than once. Give it once.");
@@ -96,7 +96,8 @@ fn query_fields(query: &str, known: &[&str]) -> Result<Map<String, Value>> {
     Ok(fields)
 }
 
-fn serde_urlencoded_pairs(query: &str) -> Result<Vec<(String, String)>> {
+/// The parameters of a query string, in their order.
+pub fn query_pairs(query: &str) -> Result<Vec<(String, String)>> {
     actix_web::web::Query::<Vec<(String, String)>>::from_query(query)
         .map(|pairs| pairs.into_inner())
         .map_err(|_| Error::new(Code::InvalidParameter, "The query string is not valid percent-encoded UTF-8."))

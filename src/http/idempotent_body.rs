@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::authentication::Caller;
 use super::extractors;
+use super::response::Mount;
 use crate::error::{Error, Result};
 use crate::service::idempotency::IdempotencyKey;
 
@@ -52,7 +53,7 @@ impl Caller {
         }
         // Non-text values fail the check for printable characters.
         let key = key.to_str().unwrap_or("\0");
-        let path = request.path().strip_prefix(self.mount.prefix()).unwrap_or_default();
+        let path = Mount::of(request.path()).map_or(request.path(), |(_, path)| path);
         let parts = [request.method().as_str().as_bytes(), path.as_bytes(), request.query_string().as_bytes(), body];
         let idempotency_key = IdempotencyKey::new(self.access.key(), key, &parts)?;
         Ok(Self { access: self.access.with_idempotency_key(idempotency_key), ..self })

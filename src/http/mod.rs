@@ -94,6 +94,8 @@ pub struct Api {
     pub public_url: Option<String>,
     /// What calls of models do with fields that they do not know.
     pub unknown_fields: unknown_fields::UnknownFields,
+    /// Whether OpenAI's SDKs get the envelope on `/v1` too.
+    pub strict_envelope: bool,
     /// Whether `/metrics` needs no key.
     pub open_metrics: bool,
     pub draining: AtomicBool,

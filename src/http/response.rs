@@ -1,8 +1,10 @@
-//! The two formats of successful responses: the spec's envelope on `/v1`, OpenAI's body on `/openai/v1`.
+//! The two formats of successful responses: the spec's envelope on `/v1`, OpenAI's body on `/openai/v1` and for OpenAI's
+//! SDKs.
 
 use std::fmt::Display;
 
 use actix_web::HttpResponse;
+use actix_web::http::header::{HeaderMap, HeaderName};
 use serde::Serialize;
 
 use crate::clock_rng::Timestamp;
@@ -10,6 +12,9 @@ use crate::error::Result;
 
 /// What a handler returns.
 pub type ApiResult = Result<HttpResponse>;
+
+/// Sent by the SDKs that Stainless generates, of OpenAI and of others, for all languages.
+const GENERATED_SDK: HeaderName = HeaderName::from_static("x-stainless-lang");
 
 /// The mount of a request, which decides the response format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +41,16 @@ impl Mount {
             let rest = path.strip_prefix(mount.prefix())?;
             rest.starts_with('/').then_some((mount, rest))
         })
+    }
+
+    /// The mount whose format a client of this one gets. OpenAI's SDKs, and programs that are built on them, often append
+    /// `/v1` to a server's address themselves and check `object` and `status` of what they read; the envelope has other
+    /// values there. So they get OpenAI's bodies on `/v1` too, unless the envelope is `strict`.
+    pub fn for_client(self, headers: &HeaderMap, strict: bool) -> Mount {
+        match self {
+            Mount::Spec if !strict && headers.contains_key(GENERATED_SDK) => Mount::OpenAi,
+            mount => mount,
+        }
     }
 
     /// A time in the mount's format: RFC 3339, or Unix seconds as in OpenAI's API.

@@ -33,7 +33,7 @@ pub fn named(name: &str, value: &impl Serialize) -> Event {
     [b"event: ", name.as_bytes(), b"\n", &*data(value)].concat().into()
 }
 
-/// The end of a successful stream.
+/// The end of a stream.
 pub fn done() -> Event {
     Bytes::from_static(b"data: [DONE]\n\n")
 }

@@ -9,6 +9,7 @@ use super::agents::Agents;
 use super::audit::Audit;
 use super::background_work;
 use super::batches::Batches;
+use super::chat_completions::ChatCompletions;
 use super::contents::Contents;
 use super::conversations::Conversations;
 use super::files::Files;
@@ -31,6 +32,7 @@ pub struct Services {
     pub agents: Agents,
     pub audit: Audit,
     pub batches: Batches,
+    pub chat_completions: ChatCompletions,
     pub conversations: Conversations,
     pub files: Files,
     pub jobs: Jobs,
@@ -67,6 +69,7 @@ impl Services {
             agents: Agents::new(store(), clock_rng()),
             audit: Audit::new(store()),
             batches,
+            chat_completions: ChatCompletions::new(store(), clock_rng()),
             conversations: Conversations::new(store(), clock_rng()),
             files: Files::new(store(), clock_rng(), contents),
             jobs,

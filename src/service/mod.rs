@@ -11,6 +11,7 @@ mod authorize;
 mod background_work;
 mod base62;
 pub mod batches;
+pub mod chat_completions;
 pub mod concurrency_limit;
 pub mod contents;
 pub mod conversations;

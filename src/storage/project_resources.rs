@@ -1,8 +1,11 @@
 //! Resources of a project other than keys: found by id, listed by project.
 
+use std::ops::ControlFlow;
+
 use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
+use super::engine::Scan;
 use super::tables::{OWNED, Table};
 use super::transaction::{Reader, WriteTx};
 use crate::error::Result;
@@ -19,6 +22,7 @@ pub enum ResourceKind {
     Checkpoint = 5,
     Response = 6,
     Batch = 7,
+    ChatCompletion = 8,
 }
 
 /// A record that belongs to a project and is stored under its 16-byte id in its own table.
@@ -81,6 +85,36 @@ pub fn newest<R: ProjectResource>(
                 .ok_or_else(|| codec::inconsistent("the index of resources lists one wrongly"))
         })
         .collect()
+}
+
+/// The ids of all resources of a project, newest first, below `before` and above `after`. Visits the index only.
+pub fn ids<R: ProjectResource>(
+    tx: &impl Reader,
+    project: ProjectId,
+    before: Option<[u8; 16]>,
+    after: Option<[u8; 16]>,
+) -> Result<Vec<[u8; 16]>> {
+    let prefix = prefix(R::KIND, project);
+    let before = before.map(|id| row_key(R::KIND, project, id));
+    let scan = Scan { table: OWNED, prefix: &prefix, before: before.as_deref(), values: false, rows: None };
+    let mut ids = Vec::new();
+    tx.scan(&scan, &mut |key, _| {
+        let id = key.get(prefix.len()..).and_then(|id| id.try_into().ok());
+        let id: [u8; 16] = id.ok_or_else(|| codec::inconsistent("a malformed row in the index of resources"))?;
+        if after.is_some_and(|after| id <= after) {
+            return Ok(ControlFlow::Break(()));
+        }
+        ids.push(id);
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(ids)
+}
+
+/// Up to `limit` resources of all projects with an id below `before`, the largest id first.
+pub fn below<R: ProjectResource>(tx: &impl Reader, before: [u8; 16], limit: usize) -> Result<Vec<([u8; 16], R)>> {
+    let malformed = |_| codec::inconsistent(format!("the table `{}` has a malformed id", R::TABLE.name()));
+    let rows = tx.newest::<R>(&[], Some(&before), limit)?;
+    rows.into_iter().map(|(key, record)| Ok((key.try_into().map_err(malformed)?, record))).collect()
 }
 
 /// The number of resources of a kind that a project has. Visits them all.

@@ -136,10 +136,6 @@ pub fn open(tx: &impl Reader) -> Result<Vec<(ResponseId, ResponseRecord)>> {
 
 /// Up to `limit` responses with an id below `before`, the largest id first.
 pub fn below(tx: &impl Reader, before: ResponseId, limit: usize) -> Result<Vec<(ResponseId, ResponseRecord)>> {
-    let rows = tx.newest::<ResponseRecord>(&[], Some(&before.to_bytes()), limit)?;
-    let with_id = |(key, record): (Vec<u8>, _)| match key.try_into() {
-        Ok(id) => Ok((ResponseId::from_bytes(id), record)),
-        Err(_) => Err(codec::inconsistent("a response has a malformed id")),
-    };
-    rows.into_iter().map(with_id).collect()
+    let found = project_resources::below(tx, before.to_bytes(), limit)?;
+    Ok(found.into_iter().map(|(id, record)| (ResponseId::from_bytes(id), record)).collect())
 }

@@ -21,6 +21,7 @@ impl Table {
                 | RESPONSE_CONTENTS
                 | OPEN_RESPONSES
                 | RESPONSE_STEPS
+                | CHAT_COMPLETION_CONTENTS
                 | BATCH_RESULTS
                 | IDEMPOTENCY_KEYS
         )
@@ -32,8 +33,17 @@ impl Table {
     pub(super) fn data_class(self) -> DataClass {
         match self {
             FILE_CHUNKS | STORED_IMAGE_CHUNKS => DataClass::Bulk,
-            CONVERSATIONS | MESSAGES | AGENTS | AGENT_VERSIONS | RESPONSE_CONTENTS | OPEN_RESPONSES
-            | RESPONSE_STEPS | BATCH_RESULTS | IDEMPOTENCY_KEYS | JOB_EVENTS => DataClass::Content,
+            CONVERSATIONS
+            | MESSAGES
+            | AGENTS
+            | AGENT_VERSIONS
+            | RESPONSE_CONTENTS
+            | OPEN_RESPONSES
+            | RESPONSE_STEPS
+            | CHAT_COMPLETION_CONTENTS
+            | BATCH_RESULTS
+            | IDEMPOTENCY_KEYS
+            | JOB_EVENTS => DataClass::Content,
             _ => DataClass::Essential,
         }
     }
@@ -111,6 +121,10 @@ pub const RESPONSE_GENERATIONS: Table = Table("response_generations");
 /// Response id → the steps of its output as they were generated, for streams that begin later. Response id, part → some of
 /// these steps, while a node generates them and others can follow.
 pub const RESPONSE_STEPS: Table = Table("response_steps");
+/// Completion id → stored chat completion.
+pub const CHAT_COMPLETIONS: Table = Table("chat_completions");
+/// Completion id → its messages and the completion itself.
+pub const CHAT_COMPLETION_CONTENTS: Table = Table("chat_completion_contents");
 /// Batch id → batch.
 pub const BATCHES: Table = Table("batches");
 /// Batch id, line → the result of the request in that line of the input, until the batch has ended.
@@ -170,6 +184,8 @@ pub const ALL: &[Table] = &[
     OPEN_RESPONSES,
     RESPONSE_GENERATIONS,
     RESPONSE_STEPS,
+    CHAT_COMPLETIONS,
+    CHAT_COMPLETION_CONTENTS,
     BATCHES,
     BATCH_RESULTS,
     OPEN_BATCHES,

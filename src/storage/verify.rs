@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use super::agents::{self, AgentRecord, AgentVersionRecord};
 use super::audit::{AuditIndexRow, AuditRecord};
 use super::batches::BatchRecord;
+use super::chat_completions::ChatCompletionRecord;
 use super::check_report::{CheckReport, cause, owner, records, records_with};
 use super::content_chunks::{Chunk, OrphanedChunks};
 use super::conversations::{self, ConversationRecord, MessageRecord};
@@ -24,7 +25,7 @@ use super::store::Store;
 use super::stored_images::{self, ExpiryIndexRow, ImageChunk, StoredImageRecord};
 use super::transaction::{ReadTx, Reader};
 use super::work_leases::WorkLeaseRecord;
-use super::{tables, verify_batches, verify_responses, verify_usage_sums};
+use super::{tables, verify_batches, verify_chat_completions, verify_responses, verify_usage_sums};
 use crate::error::{Error, Result};
 use crate::ids::FileId;
 
@@ -63,6 +64,8 @@ pub(super) fn verify(tx: &ReadTx) -> Result<CheckReport> {
     stored_images(tx, &mut report)?;
     project_resources::<ResponseRecord>(tx, &mut report)?;
     verify_responses::check(tx, &mut report)?;
+    project_resources::<ChatCompletionRecord>(tx, &mut report)?;
+    verify_chat_completions::check(tx, &mut report)?;
     project_resources::<BatchRecord>(tx, &mut report)?;
     verify_batches::check(tx, &mut report)?;
     records(tx, &mut report, &mut |_, _: WorkLeaseRecord| Ok(None))?;

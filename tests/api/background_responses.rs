@@ -82,12 +82,9 @@ pub fn begin_stream(server: &Server, more: Value) -> (Value, impl Iterator<Item 
 
 /// The events of a stream that begins after the first `skipped`.
 pub fn numbered(text: &str, skipped: u64) -> Vec<Value> {
-    let numbers = |event: &str| {
-        let data: Value = serde_json::from_str(event.split_once("data: ").unwrap().1).unwrap();
-        data
-    };
-    let found: Vec<Value> =
-        text.split_terminator("\n\n").filter(|event| !event.starts_with(':')).map(numbers).collect();
+    let data = |event: &str| -> Value { serde_json::from_str(event.split_once("data: ").unwrap().1).unwrap() };
+    let events = text.strip_suffix("data: [DONE]\n\n").unwrap_or(text);
+    let found: Vec<Value> = events.split_terminator("\n\n").filter(|event| !event.starts_with(':')).map(data).collect();
     for (number, event) in (skipped..).zip(&found) {
         assert_eq!(event["sequence_number"], number, "{text}");
     }
@@ -228,7 +225,11 @@ fn a_stream_ends_when_its_response_is_cancelled_or_deleted() {
         let path = path_of(&response);
         server.call(method, &format!("{path}{more}"), Some(&server.admin), None).ok();
         let rest: Vec<String> = lines.take_while(|line| line != "0").collect();
-        let data = rest.iter().rev().find_map(|line| line.strip_prefix("data: ")).unwrap();
+        let [.., data, end] = &rest.iter().filter_map(|line| line.strip_prefix("data: ")).collect::<Vec<_>>()[..]
+        else {
+            panic!("{rest:?}")
+        };
+        assert_eq!(*end, "[DONE]");
         let event: Value = serde_json::from_str(data).unwrap();
         assert_eq!([&event["type"], &event["response"]["status"]], last);
         if more == "/cancel" {

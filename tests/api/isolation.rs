@@ -52,6 +52,7 @@ struct Tenant {
     conversation: String,
     agent: String,
     response: String,
+    completion: String,
     file: String,
     job: String,
     input: String,
@@ -71,6 +72,9 @@ fn tenant(server: &Server) -> Tenant {
     let agent = id(&post("/v1/agents", json!({ "name": "a", "instructions": "secret" })));
     let response = json!({ "model": MODEL, "input": "secret", "max_output_tokens": 1 });
     let response = id(&post("/v1/responses", response));
+    let messages = json!([{ "role": "user", "content": "secret" }]);
+    let completion = json!({ "model": MODEL, "messages": messages, "max_tokens": 1, "store": true });
+    let completion = id(&post("/v1/chat/completions", completion));
     let file = upload(server, &secret);
     let job = id(&post("/v1/fine_tuning/jobs", json!({ "model": MODEL, "training_file": file })));
     crate::fine_tuning::wait_for(server, &job, "succeeded");
@@ -78,7 +82,7 @@ fn tenant(server: &Server) -> Tenant {
     let new = json!({ "input_file_id": input, "endpoint": "/v1/completions", "completion_window": "24h" });
     let batch = id(&post("/v1/batches", new));
     crate::batches::wait_for_batch(server, &batch, "completed");
-    Tenant { project, key, secret, inference, conversation, agent, response, file, job, input, batch }
+    Tenant { project, key, secret, inference, conversation, agent, response, completion, file, job, input, batch }
 }
 
 /// A request to every route, from a caller of project `own`, with the IDs of project `of`.
@@ -89,7 +93,7 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
         rows.push(Row { mounts: &MOUNTS, method, route, id_position, path, body, needs });
     };
     let (get, post, put, patch, delete) = (Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE);
-    let Tenant { project, key, conversation, agent, response, file, job, input, batch, .. } = of;
+    let Tenant { project, key, conversation, agent, response, completion, file, job, input, batch, .. } = of;
     let (path, query, body) = (Some("path"), Some("query"), Some("body"));
     let named = || Json(json!({ "name": "n" }));
     let messages = || json!([{ "role": "user", "content": "hi" }]);
@@ -145,6 +149,12 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     for field in [json!({ "conversation_id": conversation }), json!({ "agent_id": agent })] {
         row(post.clone(), "/chat/completions", body, "/chat/completions".into(), chat(field), needs_i);
     }
+    row(get.clone(), "/chat/completions", None, "/chat/completions".into(), Empty, needs_i);
+    let (route, one) = ("/chat/completions/{completion_id}", format!("/chat/completions/{completion}"));
+    row(get.clone(), route, path, one.clone(), Empty, needs_i);
+    row(post.clone(), route, path, one.clone(), Json(json!({ "metadata": { "taken": "1" } })), needs_i);
+    row(get.clone(), "/chat/completions/{completion_id}/messages", path, format!("{one}/messages"), Empty, needs_i);
+    row(delete.clone(), route, path, one, Empty, needs_i);
     for route in ["/messages", "/messages/count_tokens"] {
         row(post.clone(), route, None, route.into(), chat(json!({})), needs_i);
     }

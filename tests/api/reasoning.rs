@@ -128,7 +128,7 @@ fn messages_have_thinking_blocks() {
 /// The types of a stream's events, without repetitions, and the deltas of one type joined.
 fn event_types(text: &str, delta: &str) -> (Vec<String>, String) {
     let (mut types, mut joined) = (Vec::new(), String::new());
-    for event in text.split_terminator("\n\n") {
+    for event in text.strip_suffix("data: [DONE]\n\n").unwrap_or(text).split_terminator("\n\n") {
         let data: Value = serde_json::from_str(event.split_once("data: ").unwrap().1).unwrap();
         if data["type"] == delta {
             joined += data["delta"].as_str().unwrap();

@@ -41,7 +41,8 @@ pub fn events(text: &str) -> Vec<Value> {
         assert_eq!((&data["type"], &data["sequence_number"]), (&json!(name), &json!(number)), "{text}");
         data
     };
-    text.split_terminator("\n\n").enumerate().map(event).collect()
+    let events = text.strip_suffix("data: [DONE]\n\n").unwrap_or_else(|| panic!("the stream has no end: {text}"));
+    events.split_terminator("\n\n").enumerate().map(event).collect()
 }
 
 /// The response that a stream's events make, as OpenAI's clients put it together. The order of events is checked.
@@ -427,6 +428,7 @@ fn a_stream_that_fails_ends_with_response_failed() {
     let events: Vec<Value> = text
         .lines()
         .filter_map(|line| line.strip_prefix("data: "))
+        .filter(|data| *data != "[DONE]")
         .map(|data| serde_json::from_str(data).unwrap())
         .collect();
     let [.., error, failed] = &events[..] else { panic!("{text}") };

@@ -28,7 +28,8 @@ fn follow(server: &Server, response: &Value) -> impl Iterator<Item = Value> + us
     let answer = client.get(url).bearer_auth(&server.admin).send().unwrap();
     assert_eq!(answer.status(), 200);
     let lines = BufReader::new(answer).lines().map_while(Result::ok);
-    lines.filter_map(|line| Some(serde_json::from_str(line.strip_prefix("data: ")?).unwrap()))
+    let data = lines.filter_map(|line| line.strip_prefix("data: ").map(str::to_owned));
+    data.take_while(|data| data != "[DONE]").map(|data| serde_json::from_str(&data).unwrap())
 }
 
 fn is_delta(event: &Value) -> bool {
@@ -92,7 +93,7 @@ fn streams_follow_a_response_while_another_node_generates_it_and_that_may_cancel
     let last = rest(followed);
     let last = last.last().unwrap();
     assert_eq!([&last["type"], &last["response"]["status"]], ["response.failed", "cancelled"]);
-    let last = lines.take_while(|line| line != "0").filter(|line| line.starts_with("data: ")).last().unwrap();
+    let last = lines.take_while(|line| line != "0").filter(|line| line.starts_with("data: {")).last().unwrap();
     assert!(last.contains("response.failed") && last.contains("cancelled"), "{last}");
     nodes.servers[generator].wait_idle(Duration::from_secs(60));
     let report = nodes.stop();

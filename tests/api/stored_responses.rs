@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::responses::{PATH, body, calling_model, model, send, text_of, tool};
+use crate::responses::{PATH, body, calling_model, events, model, send, text_of, tool};
 use crate::server::{Response, Server};
 
 fn id(response: &Value) -> String {
@@ -42,9 +42,7 @@ fn a_chain_of_responses_is_the_whole_conversation() {
     items.extend(second["output"].as_array().unwrap().iter().cloned());
     items.push(user("and the sky"));
     let whole = send(&server, json!({ "input": items, "instructions": "Be long." })).ok();
-    let last = third.text.lines().rfind(|line| line.starts_with("data: ")).unwrap();
-    let third: Value = serde_json::from_str(last.strip_prefix("data: ").unwrap()).unwrap();
-    let third = &third["response"];
+    let third = &events(&third.text).pop().unwrap()["response"];
     assert_eq!((text_of(third), &third["usage"]["input_tokens"]), (text_of(&whole), &whole["usage"]["input_tokens"]));
     let counted =
         body(json!({ "input": "and the sky", "previous_response_id": second["id"], "instructions": "Be long." }));
@@ -59,10 +57,7 @@ fn responses_survive_a_restart_and_the_check_finds_no_problem() {
     let server = Server::start_with(&model());
     let first = send(&server, json!({})).ok();
     let streamed = send(&server, json!({ "stream": true, "previous_response_id": first["id"] }));
-    let last: Value = serde_json::from_str(
-        streamed.text.lines().rfind(|line| !line.is_empty()).unwrap().strip_prefix("data: ").unwrap(),
-    )
-    .unwrap();
+    let last = events(&streamed.text).pop().unwrap();
     let before = next(&server, &id(&last["response"]), "go on").ok();
     let folder = server.stop();
     let report = crate::store_location::check_store(&folder.path().join("data"));

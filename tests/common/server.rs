@@ -311,6 +311,7 @@ pub fn config(folder: &Path) -> Config {
         speculate: true,
         draft_model: Vec::new(),
         strict_schemas: false,
+        strict_envelope: false,
         ignore_unknown_fields: false,
         open_metrics: false,
         pull: false,

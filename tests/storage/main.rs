@@ -15,6 +15,7 @@ mod store_location;
 mod auth_throttle;
 mod auth_timing;
 mod backup;
+mod chat_completions;
 mod clock_changes;
 mod damage;
 mod disk_reserve;

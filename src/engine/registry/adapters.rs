@@ -14,6 +14,7 @@ use crate::engine::error::LoadError;
 use crate::engine::model_adapter::ModelAdapter;
 use crate::engine::model_info::ModelInfo;
 use crate::engine::runtime::catch_panic::catch_load_panic;
+use crate::engine::text::content_hash;
 use crate::models::ModelError;
 use crate::models::peft::{LoadedAdapter, PeftAdapter};
 use crate::models::step_memory::adapter_scratch_bytes;
@@ -150,7 +151,8 @@ impl Registry {
         let weights = catch_load_panic(read).map_err(broken)?;
         lease.shrink(footprint.weights);
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
-        let new = ModelAdapter { key, weights, lease, owner: adapter.owner };
+        let content_hash = content_hash::of_adapter(&file).map_err(|error| broken(error.to_string()))?;
+        let new = ModelAdapter { key, weights, content_hash, lease, owner: adapter.owner };
         let model = base.with_adapter(id, new, adapter.origin.folder()).map_err(broken)?;
         self.insert(found, &model);
         Ok(model)

@@ -2,6 +2,7 @@
 
 pub mod active_request;
 pub mod chat_template;
+pub mod content_hash;
 pub mod detokenizer;
 pub mod grammar;
 pub mod logprobs;

@@ -13,6 +13,7 @@ use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_compute_panic;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::text::chat_template::PromptError;
+use crate::engine::text::content_hash;
 use crate::engine::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
 use crate::engine::text::prompt_options::PromptOptions;
 use crate::engine::text::reasoning::{PromptReasoning, ReasoningParser, ReasoningRequest, ReasoningSyntax};
@@ -38,6 +39,8 @@ pub struct TextNetwork {
     pub(in crate::engine) key: ModelId,
     pub(in crate::engine) network: Box<dyn CausalLm>,
     pub(in crate::engine) vocabulary: Vocabulary,
+    /// A hash of the weights.
+    content_hash: u64,
     /// Bytes of the longest token.
     longest_token: usize,
     /// Whether the tokens of a text begin with a space that the text does not have.
@@ -78,10 +81,12 @@ impl TextModel {
         let ChatTokenizerInfo { vocabulary, prepends_space, call_format, reasoning, template_describes_tools } = info;
         let longest_token = vocabulary.max_token_bytes();
         let network = load_causal_lm(checkpoint.weights(), backend).map_err(|error| error.to_string())?;
+        let content_hash = content_hash::of_network(checkpoint.weights()).map_err(|error| error.to_string())?;
         let network = TextNetwork {
             device,
             key,
             network,
+            content_hash,
             vocabulary,
             longest_token,
             prepends_space,
@@ -120,6 +125,11 @@ impl TextModel {
 
     pub fn id(&self) -> &str {
         self.0.id()
+    }
+
+    /// A hash of its weights, with those of its adapter.
+    pub(in crate::engine) fn content_hash(&self) -> u64 {
+        self.content_hash ^ self.adapter().map_or(0, |adapter| adapter.content_hash)
     }
 
     /// The max positions of prompt and generated tokens together.

@@ -147,12 +147,12 @@ impl PeftAdapter {
         self.modules.iter().map(|module| module.rank).max().unwrap_or(0)
     }
 
-    pub(super) fn modules(&self) -> &[AdaptedModule] {
+    pub fn modules(&self) -> &[AdaptedModule] {
         &self.modules
     }
 
     /// All rows of one of its matrices, in the file's type.
-    pub(super) fn rows<'a>(&'a self, matrix: &'a TensorInfo) -> Result<Rows<'a>> {
+    pub fn rows<'a>(&'a self, matrix: &'a TensorInfo) -> Result<Rows<'a>> {
         let storage = match &self.content {
             Content::File(file) => Storage::File(file),
             Content::Memory(bytes) => Storage::Memory(bytes),

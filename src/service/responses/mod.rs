@@ -36,7 +36,7 @@ const MAX_OPEN: usize = 100;
 /// How long a response is kept, as in OpenAI's API.
 pub const RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Responses per step of the sweep.
-const SWEEP_BATCH: usize = 64;
+pub(super) const SWEEP_BATCH: usize = 64;
 
 /// A stored response.
 #[derive(Clone, Debug)]
@@ -245,8 +245,7 @@ impl Responses {
         let mut swept = 0;
         loop {
             let now = self.clock_rng.now();
-            let end = now.as_millis().saturating_sub(i64::try_from(RETENTION.as_millis()).unwrap_or(i64::MAX));
-            let before = first_id_at(Timestamp::from_millis(end.max(0)));
+            let before = ResponseId::first_at(oldest_kept(now));
             let expired = self.store.read(move |tx| stored::below(tx, before, SWEEP_BATCH)).await?;
             if expired.is_empty() {
                 return Ok(swept);
@@ -325,8 +324,8 @@ pub fn previous_not_found(id: impl std::fmt::Display) -> Error {
     Error::new(Code::PreviousResponseNotFound, text).param("previous_response_id")
 }
 
-/// The smallest id that can be generated at a time.
-fn first_id_at(time: Timestamp) -> ResponseId {
-    let stamp = u128::from(time.as_millis().unsigned_abs()) << 80;
-    ResponseId::from_bytes(stamp.to_be_bytes())
+/// When the oldest responses that are still kept were created.
+pub(super) fn oldest_kept(now: Timestamp) -> Timestamp {
+    let retention = i64::try_from(RETENTION.as_millis()).unwrap_or(i64::MAX);
+    Timestamp::from_millis(now.as_millis().saturating_sub(retention))
 }

@@ -1,18 +1,20 @@
-//! Chat completions: endpoint 5.
+//! Chat completions: endpoint 5, and the completions that it stores.
 
 mod conversation_fields;
 mod guided_output;
 mod output_format;
 mod request;
 mod response;
+mod stored;
+mod storing;
 mod stream;
 
 use actix_web::{HttpRequest, post, web};
+use storing::{Storage, StoringChat};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 pub use output_format::FunctionTool;
 
-use crate::calls::generation::RunningText;
 use crate::http::etag::IfMatchHeader;
 use crate::http::extractors::ApiJson;
 use crate::http::response::{ApiResult, Head};
@@ -20,10 +22,10 @@ use crate::http::{Api, authentication::Caller, request_logging};
 use crate::ids::RequestId;
 
 pub fn routes(config: &mut ServiceConfig) {
-    config.service(complete);
+    config.service(complete).configure(stored::routes);
 }
 
-/// Generate an assistant message; with `stream: true` as server-sent events.
+/// Generate an assistant message; with `stream: true` as server-sent events. With `store: true`, it is stored for 30 days.
 #[utoipa::path(tag = "chat", request_body = request::ChatRequest, params(("If-Match" = Option<String>, Header,
     description = "The version that the conversation of `conversation_id` must have.")), responses((
     status = 200,
@@ -42,9 +44,10 @@ async fn complete(
     respond(&caller, checked, request_logging::request_id(&request), &api).await
 }
 
-/// Completes a chat that no client waits for.
+/// Completes a chat that no client waits for. It is not stored.
 pub async fn complete_for_batch(caller: &Caller, request: request::ChatRequest, api: &Api) -> ApiResult {
-    respond(caller, request.check(None, api.unknown_fields)?, None, api).await
+    let checked = request.check(None, api.unknown_fields)?;
+    respond(caller, request::CheckedRequest { storing: None, ..checked }, None, api).await
 }
 
 async fn respond(
@@ -53,7 +56,16 @@ async fn respond(
     request_id: Option<RequestId>,
     api: &Api,
 ) -> ApiResult {
-    let mut running = api.chat.start(&caller.access, checked.call, caller.recorder.clone()).await?;
+    let storage = match checked.storing {
+        Some(storing) => {
+            api.services.chat_completions.admit(&caller.access, storing.bytes()).await?;
+            let completions = api.services.chat_completions.clone();
+            Some(Storage { completions, access: caller.access.clone(), storing })
+        }
+        None => None,
+    };
+    let chat = api.chat.start(&caller.access, checked.call, caller.recorder.clone()).await?;
+    let mut running = StoringChat::new(chat, storage);
     if let Some(options) = checked.stream {
         caller.recorder.defer();
         let truncated = running.truncated;
@@ -61,8 +73,8 @@ async fn respond(
         let response = stream::respond(running, options, request_id);
         return Ok(conversation_fields::with_headers(response, truncated, &checked.ignored, &unenforced));
     }
-    let choices = running.whole().await?;
+    let completion = running.finish().await?;
     let head = Head { id: running.id, object: "chat.completion", state: None };
-    let reply = caller.reply(head, response::completion(&running, choices))?;
+    let reply = caller.reply(head, completion)?;
     Ok(conversation_fields::with_headers(reply, running.truncated, &checked.ignored, &running.unenforced))
 }

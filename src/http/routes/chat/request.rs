@@ -17,6 +17,7 @@ use crate::http::routes::prompt_fields::PromptFields;
 use crate::http::routes::sampling_fields::{CheckedSampling, StreamOptions, limit, with_sampling_fields, within};
 use crate::http::routes::truncation::Truncation;
 use crate::http::unknown_fields::UnknownFields;
+use crate::service::chat_completions::check_metadata;
 use crate::service::precondition::IfMatch;
 
 with_sampling_fields! {
@@ -36,6 +37,11 @@ with_sampling_fields! {
         truncation: Option<Truncation>,
         /// Number of choices, 1–16.
         n: Option<u32>,
+        /// Whether the completion is stored for 30 days, with the messages of the request; false if absent.
+        store: Option<bool>,
+        /// Application-defined metadata of a stored completion, at most 16 KiB.
+        #[schema(value_type = Option<Object>)]
+        metadata: Option<Value>,
         /// Up to the end of the context if it is absent or -1.
         max_completion_tokens: Option<i64>,
         /// The deprecated name of `max_completion_tokens`.
@@ -92,9 +98,32 @@ with_sampling_fields! {
     }
 }
 
+/// What is stored with a completion.
+pub struct Storing {
+    /// The JSON of each message of the request.
+    pub messages: Vec<String>,
+    /// A JSON object, if there is one.
+    pub metadata: Option<String>,
+}
+
+impl Storing {
+    fn new(messages: &[String], metadata: Option<Value>) -> Result<Self> {
+        let metadata = metadata.map(|metadata| metadata.to_string());
+        check_metadata(metadata.as_deref())?;
+        Ok(Self { messages: messages.to_vec(), metadata })
+    }
+
+    /// Bytes of the messages.
+    pub fn bytes(&self) -> u64 {
+        self.messages.iter().map(|message| message.len() as u64).sum()
+    }
+}
+
 /// A validated request.
 pub struct CheckedRequest {
     pub call: ChatCall,
+    /// What is stored with the completion; `None` if it is not stored.
+    pub storing: Option<Storing>,
     /// Stream options; `None` if not streaming.
     pub stream: Option<StreamOptions>,
     /// The fields that are left out.
@@ -133,6 +162,10 @@ impl ChatRequest {
         )?;
         let sent = message_schema::to_json(&self.messages);
         let messages = messages::parse(&sent, self.conversation_id.is_some())?;
+        let storing = match self.store {
+            Some(true) => Some(Storing::new(&sent, self.metadata.take())?),
+            _ => None,
+        };
         let prompt = self.prompt(messages.last())?;
         let named = conversation_fields::ConversationFields {
             conversation: self.conversation_id,
@@ -157,7 +190,7 @@ impl ChatRequest {
             stop,
             logprobs,
         };
-        Ok(CheckedRequest { call, stream, ignored })
+        Ok(CheckedRequest { call, storing, stream, ignored })
     }
 
     fn prompt(&mut self, last: Option<&engine::Message>) -> Result<PromptOptions> {

@@ -15,6 +15,8 @@ pub struct Completion {
     model: String,
     choices: Vec<WholeChoice>,
     usage: UsageBody,
+    /// Stays the same as long as nothing changes that decides the output of requests with the same seed. Null for upstream
+    /// models.
     system_fingerprint: Option<String>,
     /// Present if `conversation_id` was sent.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,6 +93,7 @@ pub struct Chunk<'a> {
     pub object: &'static str,
     pub created: i64,
     pub model: &'a str,
+    pub system_fingerprint: Option<&'a str>,
     pub choices: Vec<ChunkChoice<'a>>,
     /// Outer `None` leaves the field out; inner `None` is the null that `include_usage` requires.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -164,7 +167,7 @@ pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
         model: running.model.clone(),
         choices: choices.into_iter().enumerate().map(choice).collect(),
         usage: running.usage().into(),
-        system_fingerprint: None,
+        system_fingerprint: running.system_fingerprint().map(str::to_owned),
         conversation: conversation_fields::conversation(running),
         truncated_messages: running.truncated,
     }

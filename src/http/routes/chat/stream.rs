@@ -4,7 +4,7 @@ use actix_web::HttpResponse;
 
 use super::conversation_fields;
 use super::response::{Chunk, ChunkChoice, Delta, call_deltas, logprobs};
-use crate::calls::chat::RunningChat;
+use super::storing::StoringChat;
 use crate::calls::generation::RunningText;
 use crate::engine::TextDelta;
 use crate::http::routes::completion_body::finish_reason;
@@ -13,21 +13,21 @@ use crate::http::routes::sampling_fields::StreamOptions;
 use crate::http::sse;
 use crate::ids::RequestId;
 
-pub fn respond(running: RunningChat, options: StreamOptions, request_id: Option<RequestId>) -> HttpResponse {
+pub fn respond(running: StoringChat, options: StreamOptions, request_id: Option<RequestId>) -> HttpResponse {
     let role_sent = vec![false; running.choices() as usize];
     generation_stream::respond(ChatEvents { running, options, role_sent }, request_id)
 }
 
 struct ChatEvents {
-    running: RunningChat,
+    running: StoringChat,
     options: StreamOptions,
     role_sent: Vec<bool>,
 }
 
 impl EventSource for ChatEvents {
-    type Call = RunningChat;
+    type Call = StoringChat;
 
-    fn call(&mut self) -> &mut RunningChat {
+    fn call(&mut self) -> &mut StoringChat {
         &mut self.running
     }
 
@@ -93,6 +93,7 @@ impl ChatEvents {
             object: "chat.completion.chunk",
             created: self.running.created.as_seconds(),
             model: &self.running.model,
+            system_fingerprint: self.running.system_fingerprint(),
             choices,
             usage: self.options.usage_so_far(|| self.running.usage().into()),
             conversation: None,

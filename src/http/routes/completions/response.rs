@@ -15,6 +15,8 @@ pub struct TextCompletion {
     model: String,
     choices: Vec<TextChoice>,
     usage: UsageBody,
+    /// Stays the same as long as nothing changes that decides the output of requests with the same seed. Null for upstream
+    /// models.
     system_fingerprint: Option<String>,
 }
 
@@ -46,6 +48,7 @@ pub struct TextChunk<'a> {
     pub object: &'static str,
     pub created: i64,
     pub model: &'a str,
+    pub system_fingerprint: Option<&'a str>,
     pub choices: Vec<TextChoice>,
     /// Outer `None` leaves the field out; inner `None` is the null that `include_usage` requires.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,7 +85,7 @@ pub fn completion(running: &RunningCompletion, choices: Vec<Choice>) -> TextComp
         model: running.model.clone(),
         choices: (0..).zip(choices).map(choice).collect(),
         usage: running.usage().into(),
-        system_fingerprint: None,
+        system_fingerprint: running.system_fingerprint().map(str::to_owned),
     }
 }
 

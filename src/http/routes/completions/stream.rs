@@ -61,6 +61,7 @@ impl CompletionEvents {
             object: "text_completion",
             created: self.running.created.as_seconds(),
             model: &self.running.model,
+            system_fingerprint: self.running.system_fingerprint(),
             choices,
             usage: self.options.usage_so_far(|| self.running.usage().into()),
         }

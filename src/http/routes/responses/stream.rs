@@ -197,7 +197,7 @@ impl EventEncoder {
         (!events.is_empty()).then(|| events.concat().into())
     }
 
-    /// The event that ends a stream, which is never left out. `status`: the response's own.
+    /// The last event, which is never left out, and the end of the stream. `status`: the response's own.
     pub fn end(&mut self, status: &str, response: &impl Serialize) -> sse::Event {
         let kind = match status {
             "completed" => "response.completed",
@@ -206,7 +206,7 @@ impl EventEncoder {
         };
         self.stop_skipping();
         self.add_response(kind, response);
-        self.take().unwrap_or_default()
+        sse::join(self.take().unwrap_or_default(), sse::done())
     }
 
     /// The events that end a stream after an error.
