@@ -145,7 +145,7 @@ fn completions_belong_to_their_project_and_survive_a_restart() {
     let list = |key: &str| server.call(Method::GET, PATH, Some(key), None).ok()["data"].as_array().unwrap().len();
     assert_eq!((list(&ours), list(&theirs)), (1, 0));
     for method in [Method::GET, Method::DELETE] {
-        assert_eq!(server.call(method, &path, Some(&theirs), None).error_fields().0, 404);
+        assert_eq!(server.call(method, &path, Some(&theirs), None).error_fields().0, 403);
     }
     let server = Server::start_in(server.stop());
     assert_eq!(server.get(&path).ok()["choices"], completion["choices"]);

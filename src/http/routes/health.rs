@@ -29,8 +29,7 @@ pub async fn ready(api: web::Data<Api>) -> ApiResult {
 ))]
 #[get("/health")]
 pub async fn health(api: web::Data<Api>) -> ApiResult {
-    check(&api).await?;
-    Ok(HttpResponse::Ok().json(json!({ "status": "ok" })))
+    ok(&api).await
 }
 
 #[utoipa::path(tag = "health", security(()), responses(
@@ -39,14 +38,18 @@ pub async fn health(api: web::Data<Api>) -> ApiResult {
 ))]
 #[get("/ping")]
 pub async fn ping(api: web::Data<Api>) -> ApiResult {
-    check(&api).await?;
-    Ok(HttpResponse::Ok().json(json!({ "status": "ok" })))
+    ok(&api).await
 }
 
 #[utoipa::path(tag = "health", security(()), responses((status = 200, description = "The version of the server.")))]
 #[get("/version")]
 pub async fn version() -> HttpResponse {
     HttpResponse::Ok().json(json!({ "version": env!("CARGO_PKG_VERSION") }))
+}
+
+async fn ok(api: &Api) -> ApiResult {
+    check(api).await?;
+    Ok(HttpResponse::Ok().json(json!({ "status": "ok" })))
 }
 
 /// An error if the server cannot do its work.

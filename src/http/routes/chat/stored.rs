@@ -8,9 +8,9 @@ use utoipa_actix_web::service_config::ServiceConfig;
 use super::response::Completion;
 use crate::error::{Error, Result};
 use crate::http::extractors::{ApiJson, ApiParams, ApiPath, lenient, query_pairs};
-use crate::http::resource_ids::parse_field_id;
 use crate::http::response::{ApiResult, Deleted, Head};
 use crate::http::response_budget::BUILT_FROM_VALUES;
+use crate::http::routes::responses::input_items::bad_after;
 use crate::http::{Api, authentication::Caller};
 use crate::ids::CompletionId;
 use crate::service::chat_completions::{ChatCompletionQuery, StoredChatCompletion};
@@ -198,12 +198,7 @@ async fn list_messages(
     if let Some(after) = &params.0.after {
         match messages.iter().position(|message| message["id"] == **after) {
             Some(index) => drop(messages.drain(..=index)),
-            None => {
-                return invalid_field(
-                    "after",
-                    "is not the ID of a message of this completion. Send the last_id of the previous page",
-                );
-            }
+            None => return bad_after(after),
         }
     }
     let has_more = messages.len() > limit;
