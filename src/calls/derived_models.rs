@@ -104,11 +104,11 @@ impl Models {
     }
 
     async fn store(&self, access: &Access, name: String, derived: DerivedModel) -> Result<()> {
+        self.require_free_name(access, &name).await?;
         let text = derived.to_toml(&name).map_err(|problem| {
             let text = format!("The settings of the model cannot be stored: {problem}.");
             Error::new(Code::InvalidParameter, text)
         })?;
-        self.require_free_name(access, &name).await?;
         self.log.record(access, ModelChange::Created, name.clone(), json!({ "from": derived.from })).await?;
         self.change(name, move |models, name| DerivedModel::write(&text, models, name)).await
     }

@@ -140,7 +140,6 @@ fn without_context(body: &Value) -> Value {
 #[test]
 fn a_prompt_continues_the_context_of_an_earlier_response() {
     let server = Server::start_with(&model());
-    let system = json!({ "role": "system", "content": "Be brief." });
     let first = generate(&server, json!({ "system": "Be brief." })).ok();
     let count = |body: &Value| body["context"].as_array().unwrap().len() as u64;
     let ends_itself = u64::from(first["done_reason"] == "stop");
@@ -153,18 +152,20 @@ fn a_prompt_continues_the_context_of_an_earlier_response() {
     assert_eq!(last["context"], first["context"]);
     assert!(parts.iter().all(|part| part.get("context").is_none()));
 
-    // It has the tokens of the same conversation in messages, and the system prompt is in them already.
+    // The tokens come first, as they are, then what the template has between two turns. The system prompt is in them already.
     let reply = generate(&server, json!({ "prompt": "and land", "system": "Be brief.", "context": first["context"] }));
     assert_eq!(reply.header("x-outpost-ignored"), Some("system"));
     let next = reply.ok();
-    let messages = json!([
-        system, { "role": "user", "content": "the sea" },
-        { "role": "assistant", "content": first["response"] }, { "role": "user", "content": "and land" },
-    ]);
-    let chat = send(&server, json!({ "messages": messages })).ok();
-    assert_eq!(next["prompt_eval_count"], chat["prompt_eval_count"]);
-    assert_eq!(next["response"], chat["message"]["content"]);
-    assert!(count(&next) > count(&first), "{next}");
+    let between = "<|im_end|>\n<|im_start|>user\nand land<|im_end|>\n<|im_start|>assistant\n";
+    let between =
+        server.post("/v1/tokenize", &json!({ "model": MODEL, "prompt": between, "add_special_tokens": false })).ok();
+    let ids = |value: &Value| value.as_array().unwrap().clone();
+    let prompt = [ids(&first["context"]), ids(&between["tokens"])].concat();
+    assert_eq!(next["prompt_eval_count"], prompt.len());
+    assert_eq!(ids(&next["context"])[..prompt.len()], prompt);
+    let completion = json!({ "model": MODEL, "prompt": prompt, "max_tokens": 24, "temperature": 0 });
+    let completion = server.post("/v1/completions", &completion).ok();
+    assert_eq!(next["response"], completion["choices"][0]["text"]);
     // Ollama has none of a raw prompt, and ignores one.
     let raw = generate(&server, json!({ "raw": true, "context": first["context"] }));
     assert_eq!((raw.header("x-outpost-ignored"), raw.ok().get("context")), (Some("context"), None));
