@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::conversation_truncation::{self, FittedPrompt, PromptParts, TokenBudget};
+use super::conversation_truncation::{self, FittedPrompt, PromptParts, TokenBudget, default_reserve};
 use super::dialect::Dialect;
 use super::message_joining::{join_parts, last_turn};
 use super::messages;
@@ -142,7 +142,12 @@ impl ConversationContext {
     ) -> Result<FittedPrompt> {
         let (continued, max_prompt) = (std::mem::take(&mut self.continued), self.max_prompt_tokens);
         let is_strict = !self.truncate;
-        let budget = TokenBudget { max_prompt, ..budget };
+        // Clients of Ollama send numbers beyond the context, and know that generation ends with it.
+        let max_tokens = match dialect {
+            Dialect::Ollama => budget.max_tokens.map(|count| count.min(default_reserve(budget.window))),
+            _ => budget.max_tokens,
+        };
+        let budget = TokenBudget { max_prompt, max_tokens, ..budget };
         let (parts, may_drop) = self.parts(own, (tools, options), dialect)?;
         let fitted = match () {
             () if !continued.is_empty() => {

@@ -42,6 +42,11 @@ pub(super) struct FittedPrompt {
     pub dropped: Option<usize>,
 }
 
+/// The tokens that are reserved for a completion whose length the request does not set.
+pub(super) fn default_reserve(window: u32) -> u32 {
+    (window / 4).clamp(1, MAX_RESERVE)
+}
+
 /// The prompt of all messages, whether it fits or not.
 pub(super) fn untruncated(model: &TextModel, parts: PromptParts, budget: &TokenBudget) -> Result<FittedPrompt> {
     Ok(FittedPrompt { prompt: parts.prompt(model, 0, &budget.bound)?, dropped: None })
@@ -74,7 +79,7 @@ pub(super) fn continuing(
 pub(super) fn truncated(model: &TextModel, parts: PromptParts, budget: &TokenBudget) -> Result<FittedPrompt> {
     let window = u64::from(budget.window);
     let max_prompt = budget.max_prompt.map_or(window, u64::from).min(window);
-    let reserve = u64::from(budget.max_tokens.unwrap_or_else(|| (budget.window / 4).clamp(1, MAX_RESERVE)));
+    let reserve = u64::from(budget.max_tokens.unwrap_or_else(|| default_reserve(budget.window)));
     let fits = |prompt: &Prompt| {
         let tokens = prompt.ids.len() as u64;
         prompt.complete && tokens <= max_prompt && tokens + reserve <= window

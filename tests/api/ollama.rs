@@ -197,6 +197,9 @@ fn num_ctx_leaves_out_the_oldest_turns() {
     assert_eq!(same(&tokens(&whole, options(1))), same(&least));
     let all = send(&server, merged(json!({ "messages": whole }), &options(2048)));
     assert_eq!((all.status, all.header("x-outpost-truncated-messages")), (200, None));
+    // A limit of the completion that no context has takes nothing from the prompt.
+    let endless = json!({ "messages": whole, "options": { "num_ctx": 2048, "num_predict": 5000, "stop": ["e", "a"] } });
+    assert_eq!(send(&server, endless).header("x-outpost-truncated-messages"), None);
     let strict = merged(json!({ "messages": whole, "truncate": false }), &options(needed));
     let refused = send(&server, strict);
     assert_eq!(refused.error_fields().0, 400);
