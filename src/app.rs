@@ -587,7 +587,7 @@ fn api(
     let context_loader =
         ConversationContextLoader { conversations: services.conversations.clone(), agents: services.agents.clone() };
     let tuned = TunedModels::new(engine.clone(), services.jobs.clone());
-    let models = Models::new(engine.clone(), tuned.clone(), upstream.clone());
+    let models = Models::new(engine.clone(), tuned.clone(), upstream.clone(), services.model_log.clone());
     let disk = DiskReserve::new(&config.paths.data, config.min_free_disk);
     let pulls = ModelPulls::new(
         config.api_pulls.clone(),

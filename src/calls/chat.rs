@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::conversation_context::{ConversationContext, ConversationContextLoader, ConversationContextRequest};
+use super::conversation_context::{
+    CONTINUED, ConversationContext, ConversationContextLoader, ConversationContextRequest,
+};
 use super::conversation_truncation::{FittedPrompt, TokenBudget};
 use super::dialect::Dialect;
 use super::generation::{RunningGeneration, RunningText, TextGeneration, UpstreamPrompt};
@@ -20,7 +22,7 @@ use crate::clock_rng::Timestamp;
 use crate::engine::{
     GenerationDefaults, GenerationRequest, Message, PromptOptions, Registry, TextDelta, TextModel, Tool,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::CompletionId;
 use crate::service::access::Access;
 use crate::service::conversations::Conversation;
@@ -83,6 +85,8 @@ pub struct RunningChat {
     /// Whether the completion may contain tool calls.
     pub may_call: bool,
     pub call_ids: ToolCallIds,
+    /// `None`: an upstream model has it.
+    prompt: Option<Arc<[u32]>>,
     generation: RunningGeneration,
     turn_recorder: TurnRecorder,
 }
@@ -93,6 +97,8 @@ struct Resolved {
     output: ResolvedOutput,
     /// Bytes of the tools' definitions.
     tools_bytes: usize,
+    /// The parameters for requests that do not set them.
+    defaults: Arc<GenerationDefaults>,
 }
 
 /// What a request adds to its context.
@@ -138,11 +144,11 @@ impl Chat {
     ) -> Result<RunningChat> {
         let dialect = call.output.dialect;
         let resolved = self.resolve(access, &mut call).await?;
-        let default_max_tokens = call.fill_in(&self.models().generation_defaults(&resolved.context.model));
+        let default_max_tokens = call.fill_in(&resolved.defaults);
         if let Some(model) = self.generation.upstream_model(access, &resolved.context.model).await? {
             return self.start_upstream(access, &model, (call, default_max_tokens), resolved, recorder).await;
         }
-        let Resolved { context, mut output, tools_bytes } = resolved;
+        let Resolved { context, mut output, tools_bytes, .. } = resolved;
         let name = context.model.clone();
         let TextGeneration { engine, clock_rng, .. } = &self.generation;
         if let Some(model) = self.generation.admit(access, &name, &recorder).await? {
@@ -174,8 +180,9 @@ impl Chat {
         let sampling = call.sampling.resolve(call.seed.unwrap_or_else(|| self.generation.fresh_seed()));
         let reasoning = model.reasoning_after(&fitted.prompt.ids, call.max_reasoning_tokens);
         let stop = call.stop.unwrap_or_default();
+        let prompt: Arc<[u32]> = fitted.prompt.ids.into();
         let request = GenerationRequest {
-            prompt: fitted.prompt.ids.into(),
+            prompt: Arc::clone(&prompt),
             choices: call.choices,
             max_tokens,
             sampling,
@@ -197,6 +204,7 @@ impl Chat {
             unenforced,
             may_call: !output.spec.tools.is_empty(),
             call_ids,
+            prompt: Some(prompt),
             generation,
             turn_recorder,
         })
@@ -208,11 +216,18 @@ impl Chat {
         access: &Access,
         model: &Arc<UpstreamModel>,
         (call, default_max_tokens): (ChatCall, Option<u32>),
-        Resolved { context, output, tools_bytes }: Resolved,
+        Resolved { context, output, tools_bytes, .. }: Resolved,
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningChat> {
         self.generation.upstream.require(access, model, &[Kind::Chat]).await?;
         recorder.set_model(&model.id);
+        if context.has_tokens() {
+            let text = format!(
+                "'{CONTINUED}' has tokens of a model of this server, but the model '{}' runs on another one. Send the messages of the conversation to /api/chat.",
+                model.id
+            );
+            return Err(Error::invalid(CONTINUED, text));
+        }
         let clock_rng = &self.generation.clock_rng;
         let call_ids = ToolCallIds::new(&**clock_rng);
         let turn_recorder =
@@ -260,6 +275,7 @@ impl Chat {
             unenforced: Vec::new(),
             may_call: !output.spec.tools.is_empty(),
             call_ids,
+            prompt: None,
             generation,
             turn_recorder,
         })
@@ -268,7 +284,7 @@ impl Chat {
     /// The number of tokens that the prompt of a request has.
     pub async fn count_tokens(&self, access: &Access, mut call: ChatCall, recorder: &UsageRecorder) -> Result<u32> {
         let dialect = call.output.dialect;
-        let Resolved { context, output, tools_bytes } = self.resolve(access, &mut call).await?;
+        let Resolved { context, output, tools_bytes, .. } = self.resolve(access, &mut call).await?;
         self.generation.authorize(access, &context.model).await?;
         let limits = Limits { max_tokens: None, bounded: false };
         let tools = (output.spec.tools, tools_bytes);
@@ -299,11 +315,13 @@ impl Chat {
     /// Resolves agent, conversation, model and output of a request.
     async fn resolve(&self, access: &Access, call: &mut ChatCall) -> Result<Resolved> {
         let mut context = self.context_loader.load(access, call.model.take(), &mut call.context).await?;
+        let defaults = self.models().generation_defaults(&context.model);
+        context.default_system = self.models().system_prompt(&context.model);
         self.generation.resolve_alias(access, &mut context.model).await?;
         let request = std::mem::take(&mut call.output);
         let tools_bytes = request.tools.as_ref().or(context.tools.as_ref()).map_or(0, String::len);
         let output = request.resolve(context.tools.take(), self.strict_schemas)?;
-        Ok(Resolved { context, output, tools_bytes })
+        Ok(Resolved { context, output, tools_bytes, defaults })
     }
 
     /// Loads the model and builds the prompt, off the async threads.
@@ -320,7 +338,7 @@ impl Chat {
         let prepared = self.generation.prepare_with(access, &id, bytes, move |model, bound| {
             let window = engine.positions(model);
             let bound = if bounded { bound.with_max_tokens(window as usize) } else { bound };
-            let budget = TokenBudget { window, max_tokens, bound };
+            let budget = TokenBudget { window, max_tokens, max_prompt: None, bound };
             context.prompt(model, messages, (tools, options), dialect, budget)
         });
         prepared.await
@@ -330,6 +348,10 @@ impl Chat {
 impl RunningText for RunningChat {
     fn generation(&self) -> &RunningGeneration {
         &self.generation
+    }
+
+    fn prompt(&self) -> Option<&[u32]> {
+        self.prompt.as_deref()
     }
 
     /// The last delta is returned once the turn is stored in its conversation.

@@ -108,8 +108,9 @@ impl Completions {
         mut call: CompletionCall,
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningCompletion> {
+        let defaults = self.generation.engine.models().generation_defaults(&call.model);
         self.generation.resolve_alias(access, &mut call.model).await?;
-        call.fill_in(&self.generation.engine.models().generation_defaults(&call.model));
+        call.fill_in(&defaults);
         if let Some(model) = self.generation.upstream_model(access, &call.model).await? {
             return self.start_upstream(access, &model, call, recorder).await;
         }

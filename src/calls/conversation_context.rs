@@ -2,20 +2,24 @@
 
 use std::sync::Arc;
 
-use super::conversation_truncation::{self, FittedPrompt, PromptParts, TokenBudget};
+use super::conversation_truncation::{self, FittedPrompt, PromptParts, TokenBudget, default_reserve};
 use super::dialect::Dialect;
 use super::message_joining::{join_parts, last_turn};
 use super::messages;
 use super::output_spec::ToolCallIds;
 use super::persist_turn::TurnRecorder;
-use crate::engine::{Message, PromptOptions, TextModel, Tool};
-use crate::error::{Error, Result};
+use super::text_input::check_ids;
+use crate::engine::{Message, Prompt, PromptOptions, TextModel, Tool};
+use crate::error::{Code, Error, Result};
 use crate::ids::{AgentId, ConversationId};
 use crate::service::access::Access;
 use crate::service::agents::Agents;
 use crate::service::conversations::{Conversation, Conversations, Transcript};
 use crate::service::message_validation::{self, UnknownFields};
 use crate::service::precondition::IfMatch;
+
+/// The field with the tokens that a request continues.
+pub const CONTINUED: &str = "context";
 
 /// Loads agents and conversations.
 #[derive(Clone)]
@@ -39,6 +43,11 @@ pub struct ConversationContextRequest {
     pub sent: Vec<String>,
     /// Without a conversation: messages before those of the request, the oldest turns of which may be left out.
     pub history: Vec<Message>,
+    /// Tokens of an earlier prompt and its completion, which the messages continue.
+    pub continued: Vec<u32>,
+    /// The tokens that the prompt may have. If the oldest turns may be left out, a prompt whose last turn alone is longer is
+    /// not refused.
+    pub max_prompt_tokens: Option<u32>,
 }
 
 /// The loaded context.
@@ -52,6 +61,10 @@ pub(super) struct ConversationContext {
     transcript: Option<Transcript>,
     history: Vec<Message>,
     last_messages: Option<u32>,
+    continued: Vec<u32>,
+    max_prompt_tokens: Option<u32>,
+    /// The system prompt of the model's settings, for prompts that have none.
+    pub default_system: Option<Arc<str>>,
 }
 
 impl ConversationContextLoader {
@@ -84,6 +97,9 @@ impl ConversationContextLoader {
             transcript,
             history: std::mem::take(&mut request.history),
             last_messages: memory.last_messages,
+            continued: std::mem::take(&mut request.continued),
+            max_prompt_tokens: request.max_prompt_tokens,
+            default_system: None,
         })
     }
 
@@ -111,24 +127,47 @@ impl ConversationContext {
     pub fn bytes(&self) -> usize {
         let stored: usize =
             self.transcript.as_ref().map_or(0, |transcript| transcript.messages.iter().map(String::len).sum());
-        stored + self.history.iter().map(Message::bytes).sum::<usize>()
+        let system = self.default_system.as_ref().map_or(0, |text| text.len());
+        stored + system + self.history.iter().map(Message::bytes).sum::<usize>()
     }
 
     /// Renders and tokenises the whole prompt. Takes time in proportion to its length.
     pub fn prompt(
-        self,
+        mut self,
         model: &TextModel,
         own: Vec<Message>,
         (tools, options): (Arc<[Tool]>, PromptOptions),
         dialect: Dialect,
         budget: TokenBudget,
     ) -> Result<FittedPrompt> {
+        let (continued, max_prompt) = (std::mem::take(&mut self.continued), self.max_prompt_tokens);
+        let is_strict = !self.truncate;
+        // Clients of Ollama send numbers beyond the context, and know that generation ends with it.
+        let max_tokens = match dialect {
+            Dialect::Ollama => budget.max_tokens.map(|count| count.min(default_reserve(budget.window))),
+            _ => budget.max_tokens,
+        };
+        let budget = TokenBudget { max_prompt, max_tokens, ..budget };
         let (parts, may_drop) = self.parts(own, (tools, options), dialect)?;
-        if may_drop {
-            conversation_truncation::truncated(model, parts, &budget)
-        } else {
-            conversation_truncation::untruncated(model, parts, &budget)
+        let fitted = match () {
+            () if !continued.is_empty() => {
+                check_ids(model.id(), model.vocabulary(), &continued, CONTINUED)?;
+                conversation_truncation::continuing(model, parts, continued, &budget)?
+            }
+            () if may_drop => conversation_truncation::truncated(model, parts, &budget)?,
+            () => conversation_truncation::untruncated(model, parts, &budget)?,
+        };
+        match max_prompt {
+            Some(limit) if is_strict && fitted.prompt.ids.len() > limit as usize => {
+                Err(longer_than_allowed(&fitted.prompt, limit, dialect))
+            }
+            _ => Ok(fitted),
         }
+    }
+
+    /// Whether it continues tokens of an earlier prompt.
+    pub fn has_tokens(&self) -> bool {
+        !self.continued.is_empty()
     }
 
     /// The parts of the prompt, and whether the oldest turns may be left out.
@@ -142,6 +181,10 @@ impl ConversationContext {
         let mut system = instructions.map(|content| Message::new("system", content));
         let may_drop = self.truncate && (self.transcript.is_some() || !self.history.is_empty());
         let mut history = self.transcript.as_ref().map_or(Ok(self.history), stored_messages)?;
+        let has_system = || system.is_some() || history.iter().chain(&own).any(|message| message.role == "system");
+        if let Some(text) = self.default_system.filter(|_| !has_system()) {
+            system = Some(Message::new("system", &*text));
+        }
         messages::check_tool_results(&history, &own, dialect)?;
         if history.is_empty() && own.is_empty() {
             return Err(no_messages(dialect.prompt()));
@@ -171,6 +214,16 @@ fn stored_messages(transcript: &Transcript) -> Result<Vec<Message>> {
         })
     };
     transcript.messages.iter().enumerate().map(parse_message).collect()
+}
+
+/// The error for a prompt that is longer than the request allows.
+fn longer_than_allowed(prompt: &Prompt, limit: u32, dialect: Dialect) -> Error {
+    let (field, at_least) = (dialect.prompt(), if prompt.complete { "" } else { "at least " });
+    let text = format!(
+        "The prompt has {at_least}{} tokens, but the request allows {limit}. Shorten the {field}, or let the server leave out the oldest turns.",
+        prompt.ids.len()
+    );
+    Error::new(Code::ContextLengthExceeded, text).param(field)
 }
 
 /// The error for a prompt without messages.

@@ -11,6 +11,7 @@ use crate::error::Result;
 const MAX_RESERVE: u32 = 1024;
 
 /// The parts of a prompt, in order.
+#[derive(Clone)]
 pub(super) struct PromptParts {
     pub system: Option<Message>,
     pub history: Vec<Message>,
@@ -27,6 +28,8 @@ pub(super) struct TokenBudget {
     pub window: u32,
     /// Requested completion tokens, if set.
     pub max_tokens: Option<u32>,
+    /// The tokens that a prompt may have from which turns can be left out.
+    pub max_prompt: Option<u32>,
     /// The limit of tokenisation.
     pub bound: TokenizeLimits,
 }
@@ -39,9 +42,35 @@ pub(super) struct FittedPrompt {
     pub dropped: Option<usize>,
 }
 
+/// The tokens that are reserved for a completion whose length the request does not set.
+pub(super) fn default_reserve(window: u32) -> u32 {
+    (window / 4).clamp(1, MAX_RESERVE)
+}
+
 /// The prompt of all messages, whether it fits or not.
 pub(super) fn untruncated(model: &TextModel, parts: PromptParts, budget: &TokenBudget) -> Result<FittedPrompt> {
     Ok(FittedPrompt { prompt: parts.prompt(model, 0, &budget.bound)?, dropped: None })
+}
+
+/// The prompt that continues the tokens of an earlier prompt and its completion: they come first, as they are, and then what
+/// ends the completion and begins the next one. The template is rendered with two histories that differ only in the last
+/// completion; what both have after it is what follows any completion. System messages come before the first turn, so they
+/// are left out.
+pub(super) fn continuing(
+    model: &TextModel,
+    parts: PromptParts,
+    mut tokens: Vec<u32>,
+    budget: &TokenBudget,
+) -> Result<FittedPrompt> {
+    let with_completion = |completion: &str| {
+        let history = vec![Message::new("user", "0"), Message::new("assistant", completion)];
+        PromptParts { history, ..parts.clone() }.prompt(model, 0, &budget.bound)
+    };
+    let (one, other) = (with_completion("0")?, with_completion("1")?);
+    let same = one.ids.iter().rev().zip(other.ids.iter().rev()).take_while(|(one, other)| one == other).count();
+    tokens.extend_from_slice(one.ids.get(one.ids.len() - same..).unwrap_or_default());
+    let prompt = Prompt { ids: tokens, complete: one.complete && other.complete };
+    Ok(FittedPrompt { prompt, dropped: None })
 }
 
 /// The prompt of as many recent turns as fit beside the completion. A binary search renders about ten prompts at most,
@@ -49,12 +78,16 @@ pub(super) fn untruncated(model: &TextModel, parts: PromptParts, budget: &TokenB
 /// caller refuses it.
 pub(super) fn truncated(model: &TextModel, parts: PromptParts, budget: &TokenBudget) -> Result<FittedPrompt> {
     let window = u64::from(budget.window);
-    let reserve = u64::from(budget.max_tokens.unwrap_or_else(|| (budget.window / 4).clamp(1, MAX_RESERVE)));
-    let fits = |prompt: &Prompt| prompt.complete && prompt.ids.len() as u64 + reserve <= window;
+    let max_prompt = budget.max_prompt.map_or(window, u64::from).min(window);
+    let reserve = u64::from(budget.max_tokens.unwrap_or_else(|| default_reserve(budget.window)));
+    let fits = |prompt: &Prompt| {
+        let tokens = prompt.ids.len() as u64;
+        prompt.complete && tokens <= max_prompt && tokens + reserve <= window
+    };
     let cuts = cut_points(&parts.history);
     let last = cuts.len() - 1;
     // Cuts before `low` keep too much. Initially these are cuts whose messages are too long by size alone.
-    let mut low = cuts.partition_point(|cut| model.min_prompt_tokens(parts.messages(cut.at)) > window).min(last);
+    let mut low = cuts.partition_point(|cut| model.min_prompt_tokens(parts.messages(cut.at)) > max_prompt).min(last);
     let (mut best, mut prompt) = (low, parts.prompt(model, cuts[low].at, &budget.bound)?);
     if !fits(&prompt) && low < last {
         (low, best, prompt) = (low + 1, last, parts.prompt(model, cuts[last].at, &budget.bound)?);

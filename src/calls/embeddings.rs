@@ -41,6 +41,9 @@ pub struct EmbeddingCall {
     pub input_type: InputType,
     /// Whether to truncate texts that are too long instead of refusing them.
     pub truncate: bool,
+    /// Max tokens of a text, if the model takes more, and the name of the field that sets it. Without effect on an upstream
+    /// model.
+    pub max_tokens: Option<(u32, &'static str)>,
 }
 
 /// The result.
@@ -210,11 +213,20 @@ fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenizeLimits) 
                 (model.add_special_tokens(ids), true)
             }
         };
-        let (count, limit) = (text.ids.len(), model.limit());
-        if count > limit && !call.truncate {
+        let count = text.ids.len();
+        if count > model.limit() && !call.truncate {
             return Err(too_long(&field(index), "", count, complete, model));
         }
-        model.truncate(&mut text);
+        let requested = call.max_tokens.filter(|(limit, _)| count > *limit as usize);
+        if let Some((limit, name)) = requested.filter(|_| !call.truncate) {
+            let field = field(index);
+            let text = format!(
+                "'{field}' has {count} tokens, but '{name}' is {limit}. Raise it, or send truncate: true, which removes the end of the text."
+            );
+            return Err(Error::new(Code::ContextLengthExceeded, text).param(field));
+        }
+        let limit = requested.map_or(model.limit(), |(limit, _)| model.limit().min(limit as usize));
+        model.truncate(&mut text, limit);
         Ok(text)
     };
     call.inputs.iter().enumerate().map(one).collect()

@@ -11,6 +11,7 @@ pub mod completions;
 pub mod conversation_context;
 mod conversation_truncation;
 pub mod custom_tools;
+pub mod derived_models;
 pub mod dialect;
 pub mod embeddings;
 mod errors;

@@ -6,9 +6,10 @@ use super::blocking::run_blocking;
 use super::errors::ModelErrors;
 use super::fine_tuning::TunedModels;
 use crate::catalog::{Catalog, CatalogModel, pull_command};
-use crate::engine::{Engine, GenerationDefaults, InUse, ModelInfo, ModelKind};
+use crate::engine::{DerivedModel, Engine, GenerationDefaults, InUse, ModelInfo, ModelKind};
 use crate::error::{Code, Error, Result};
 use crate::service::access::{Access, Scope};
+use crate::service::model_log::ModelLog;
 use crate::upstream::UpstreamClient;
 
 /// A model of the catalog.
@@ -28,14 +29,15 @@ pub struct CatalogEntry {
 /// The models API.
 #[derive(Clone)]
 pub struct Models {
-    engine: Engine,
+    pub(super) engine: Engine,
     tuned: TunedModels,
     upstream: UpstreamClient,
+    pub(super) log: ModelLog,
 }
 
 impl Models {
-    pub fn new(engine: Engine, tuned: TunedModels, upstream: UpstreamClient) -> Self {
-        Self { engine, tuned, upstream }
+    pub fn new(engine: Engine, tuned: TunedModels, upstream: UpstreamClient, log: ModelLog) -> Self {
+        Self { engine, tuned, upstream, log }
     }
 
     /// Whether the engine works: `false` from a panic on its compute thread until it has recovered.
@@ -102,8 +104,7 @@ impl Models {
 
     /// The parameters for requests to the model that do not set them.
     pub fn generation_defaults(&self, name: &str) -> Arc<GenerationDefaults> {
-        let models = self.engine.models();
-        models.generation_defaults(models.alias_target(name).as_deref().unwrap_or(name))
+        self.engine.models().generation_defaults(name)
     }
 
     /// The ID of the model with this name.
@@ -141,8 +142,11 @@ impl Models {
         run_blocking(move || Ok(engine.models().chat_template(&id))).await
     }
 
-    /// Deletes a model that the project has trained.
+    /// Deletes a model that the project has trained, or a derived model, which needs the scope `admin`.
     pub async fn delete(&self, access: &Access, id: &str) -> Result<()> {
+        if self.derived(id).is_some() {
+            return self.delete_derived(access, id).await;
+        }
         access.require(access.project(), Scope::Project)?;
         if self.tuned.get(access, id).await?.is_some() {
             access.require_listed(id)?;
@@ -154,7 +158,7 @@ impl Models {
                 format!("'{id}' is an alias of the model '{target}'. The operator removes it from models.toml.")
             }
             None => format!(
-                "The model '{id}' is in the models folder. Only models that were trained here can be deleted; the operator removes this one from the folder."
+                "The model '{id}' is in the models folder. Only models that were trained or derived here can be deleted; the operator removes this one from the folder."
             ),
         };
         Err(Error::new(Code::Conflict, text).param("model_id"))
@@ -196,6 +200,22 @@ impl Models {
         Ok(ModelInfo { loaded: false, unloads_at: None, ..found })
     }
 
+    /// Unloads a model because a client says that it needs it no longer. For keys without the scope `admin`, it is only unloaded
+    /// while nothing uses it, and if its settings let every client do so. Returns whether it was unloaded.
+    pub async fn release(&self, access: &Access, id: &str) -> Result<bool> {
+        if access.is_admin() {
+            return self.unload(access, id).await.map(|_| true);
+        }
+        let id = self.get(access, id).await?.id;
+        access.require_model(&id)?;
+        let models = self.engine.models();
+        if !models.model_settings().unloads_on_request(&id) || models.unload_blocker(&id).is_some() {
+            return Ok(false);
+        }
+        let engine = self.engine.clone();
+        run_blocking(move || Ok(engine.models().unload(&id).is_ok())).await
+    }
+
     /// The metrics of the engine and of upstream models as OpenMetrics text.
     pub fn metrics(&self) -> String {
         let engine = self.engine.metrics();
@@ -204,7 +224,29 @@ impl Models {
     }
 }
 
-/// The description of a model under an alias.
+/// Derived models.
+impl Models {
+    /// The settings of the derived model that requests name so.
+    pub fn derived(&self, name: &str) -> Option<DerivedModel> {
+        let models = self.engine.models();
+        let name = models.derived_name(name)?;
+        let settings = models.model_settings();
+        let (_, found) = settings.derived(&name)?;
+        Some(DerivedModel {
+            from: found.from.clone()?,
+            system: found.system.as_deref().map(str::to_owned),
+            license: found.license.as_deref().map(str::to_owned),
+            defaults: (*found.defaults).clone(),
+        })
+    }
+
+    /// The system prompt of chats that name a model so and have none.
+    pub fn system_prompt(&self, name: &str) -> Option<Arc<str>> {
+        self.engine.models().system_prompt(name)
+    }
+}
+
+/// The description of a model under an alias, or as a derived model.
 fn as_alias(alias: String, model: ModelInfo) -> ModelInfo {
     ModelInfo { alias_of: Some(model.id), id: alias, ..model }
 }

@@ -66,6 +66,8 @@ pub struct Choice {
     pub text: String,
     pub calls: Vec<GeneratedCall>,
     pub tokens: Vec<TokenInfo>,
+    /// The IDs of its tokens, except the end-of-sequence token. Empty for an upstream model.
+    pub ids: Vec<u32>,
     pub ending: Option<FinishReason>,
 }
 
@@ -258,6 +260,11 @@ pub(crate) trait RunningText {
     /// The next delta of any choice; `None` when all have ended. Cancel-safe.
     async fn next(&mut self) -> Option<Result<TextDelta>>;
 
+    /// The tokens of the prompt. `None`: it has several, or an upstream model runs it.
+    fn prompt(&self) -> Option<&[u32]> {
+        None
+    }
+
     /// The number of choices of all prompts.
     fn choices(&self) -> u32 {
         self.generation().choices()
@@ -304,6 +311,7 @@ impl Choices {
         choice.text.push_str(&delta.text);
         append_call_deltas(&mut choice.calls, &delta.calls);
         choice.tokens.extend(delta.tokens);
+        choice.ids.extend(delta.ids);
         choice.ending = delta.end.or(choice.ending);
     }
 

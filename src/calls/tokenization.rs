@@ -74,9 +74,15 @@ impl Tokenization {
     pub async fn tokenize(
         &self,
         access: &Access,
-        call: TokenizeCall,
+        mut call: TokenizeCall,
         recorder: &UsageRecorder,
     ) -> Result<TokenizedText> {
+        if let TokenizeInput::Messages { messages, .. } = &mut call.input
+            && !messages.iter().any(|message| message.role == "system")
+            && let Some(text) = self.generation.engine.models().system_prompt(&call.model)
+        {
+            messages.insert(0, Message::new("system", &*text));
+        }
         let input = ResolvedInput::new(call.input)?;
         let bytes = input.bytes();
         let tokenize = move |model: &LoadedModel, bound: TokenizeLimits| {

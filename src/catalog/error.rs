@@ -119,8 +119,8 @@ pub enum TransferError {
     )]
     BadName(String),
     #[error(
-        "'{0}' cannot be a model's name: in the models folder, {list} are no models. Choose another name with --name",
-        list = RESERVED.join(" and ")
+        "'{0}' cannot be a model's name: in the models folder, {list} and hidden names are no models. Choose another name with --name",
+        list = RESERVED.join(", ")
     )]
     ReservedName(String),
     #[error("no model '{0}' is in the models folder; see `outpost models list`")]

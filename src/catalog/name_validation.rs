@@ -1,17 +1,19 @@
 //! Which names may become folders and files.
 
+use crate::models::model_files::is_hidden;
+
 /// Max length of a model name, and so of a folder name.
 const MAX_MODEL_NAME_BYTES: usize = 96;
 /// Max nesting of a model's files; diffusers layouts need two.
 const MAX_DEPTH: usize = 8;
 const MAX_COMPONENT_BYTES: usize = 255;
 
-/// Reserved names in the models folder: adapters, and the catalog of a checkout.
-pub(super) const RESERVED: [&str; 2] = ["loras", "catalog.toml"];
+/// Reserved names in the models folder: adapters, the catalog of a checkout, and the settings of models.
+pub(super) const RESERVED: [&str; 3] = ["loras", "catalog.toml", "models.toml"];
 
-/// Whether a name is reserved; ignores case, because some file systems do.
+/// Whether a name is reserved, or that of a hidden file; ignores case, because some file systems do.
 pub fn is_reserved(name: &str) -> bool {
-    RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(name))
+    is_hidden(name) || RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(name))
 }
 
 /// Whether `name` is `[A-Za-z0-9][A-Za-z0-9._-]{0,95}`: safe as a folder, in a URL and in a shell.

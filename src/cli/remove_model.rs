@@ -9,7 +9,7 @@ use super::output::Outcome;
 use crate::catalog::{FolderError, Staging, is_model_name, is_reserved};
 use crate::config::ConfigFile;
 use crate::display::{format_bytes, one_line, shorten};
-use crate::engine::{ModelInfo, installed_models, model_entry};
+use crate::engine::{DerivedModel, InstalledSettings, ModelInfo, installed_models, model_entry};
 use crate::new_folder::{self, is_there};
 
 /// The key of the configuration file with the draft models, and its variable.
@@ -39,7 +39,15 @@ pub fn remove(name: &str, models_dir: &Path, file: Option<&ConfigFile>, out: &mu
     check_owner(models_dir, "models remove NAME")?;
     let models = installed_models(models_dir);
     let found = models.iter().find(|model| model.id == name).zip(model_entry(models_dir, name));
-    let Some((model, entry)) = found else { return Err(no_model(name, models_dir).into()) };
+    let Some((model, entry)) = found else {
+        if let Some((name, _)) = InstalledSettings::read(models_dir).derived(name) {
+            let failed = |source| RemoveError::Io { path: models_dir.join(name), source };
+            DerivedModel::remove(models_dir, name).map_err(failed)?;
+            writeln!(out, "the derived model {name} is removed")?;
+            return Ok(());
+        }
+        return Err(no_model(name, models_dir).into());
+    };
     let dependents = dependents(name, &models, file);
     take_away(name, models_dir, &entry)?;
     writeln!(out, "{name} ({}) is removed", format_bytes(model.bytes))?;

@@ -55,7 +55,7 @@ pub use image::{Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitIm
 pub use image::{MAX_SIDE as MAX_IMAGE_SIDE, MIN_SIDE as MIN_IMAGE_SIDE};
 pub use model_info::{ModelInfo, ModelKind};
 pub use model_memory::{MemoryNeed, model_memory};
-pub use model_settings::{GenerationDefaults, InstalledSettings};
+pub use model_settings::{DerivedModel, GenerationDefaults, InstalledSettings};
 pub use per_model::PerModel;
 pub use precision::{Precision, Precisions};
 pub use preprocessor::sandbox_child::run as run_sandbox;

@@ -17,6 +17,7 @@ use super::fine_tuning::Jobs;
 use super::keys::Keys;
 use super::limits::Limits;
 use super::maintenance::Maintenance;
+use super::model_log::ModelLog;
 use super::projects::Projects;
 use super::pull_log::PullLog;
 use super::responses::Responses;
@@ -41,6 +42,7 @@ pub struct Services {
     pub maintenance: Maintenance,
     pub meter: Meter,
     pub projects: Projects,
+    pub model_log: ModelLog,
     pub pull_log: PullLog,
     pub responses: Responses,
     pub sign_in: SignIn,
@@ -78,6 +80,7 @@ impl Services {
             limits,
             maintenance: Maintenance::new(store(), clock_rng()),
             projects: Projects::new(store(), clock_rng()),
+            model_log: ModelLog::new(store(), clock_rng()),
             pull_log: PullLog::new(store(), clock_rng()),
             responses,
             sign_in: SignIn::new(store(), clock_rng()),

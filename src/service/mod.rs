@@ -28,6 +28,7 @@ pub mod limited_read;
 pub mod limits;
 pub mod maintenance;
 pub mod message_validation;
+pub mod model_log;
 mod monotonic_time;
 pub mod pagination;
 pub mod patch;

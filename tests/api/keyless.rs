@@ -65,7 +65,14 @@ fn local_programs_may_call_models_without_a_key() {
     let groups = report["groups"].as_array().unwrap();
     let row = groups.iter().find(|row| row["api_key_id"] == key["id"]).unwrap_or_else(|| panic!("{report}"));
     assert_eq!(row["requests"], 9);
-    assert_eq!(post(&server, "/api/chat", &json!({ "model": MODEL, "keep_alive": 0 })).error_fields().0, 403);
+    assert_eq!(post(&server, "/api/chat", &json!({ "model": MODEL, "keep_alive": 0 })).ok()["done_reason"], "unload");
+    assert_eq!(server.get(&format!("/v1/models/{MODEL}")).ok()["loaded"], true, "others may use it");
+    for (path, body) in [
+        ("/api/create", json!({ "model": "x", "from": MODEL })),
+        ("/api/copy", json!({ "source": MODEL, "destination": "x" })),
+    ] {
+        assert_eq!(post(&server, path, &body).error_fields().0, 403);
+    }
     let delete = server.call(Method::DELETE, "/api/delete", None, Some(&json!({ "model": MODEL })));
     assert_eq!(delete.error_fields().0, 403);
 }

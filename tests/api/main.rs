@@ -49,6 +49,7 @@ mod conversation_items;
 mod conversations;
 mod custom_tools;
 mod delivered_usage;
+mod derived_models;
 mod embeddings;
 mod equal_apis;
 mod error_messages;

@@ -15,6 +15,9 @@ fn merged(mut body: Value, more: &Value) -> Value {
     body
 }
 
+/// The name under which the model is listed.
+const TAGGED: &str = "tiny:latest";
+
 /// A chat of one question, without randomness.
 fn chat(more: Value) -> Value {
     let options = json!({ "temperature": 0, "num_predict": 24 });
@@ -103,7 +106,7 @@ fn a_prompt_is_completed_as_a_chat_or_as_a_text() {
     let messages = json!([system[0], { "role": "user", "content": "the sea" }]);
     let as_chat = send(&server, json!({ "messages": messages })).ok();
     let whole = generate(&server, json!({ "system": "Be brief." })).ok();
-    assert_complete(&whole, "response");
+    assert_complete(&without_context(&whole), "response");
     assert_eq!(whole["response"], as_chat["message"]["content"]);
     assert_eq!(whole["prompt_eval_count"], as_chat["prompt_eval_count"]);
 
@@ -128,6 +131,101 @@ fn a_prompt_is_completed_as_a_chat_or_as_a_text() {
     assert!(whole["done_reason"] == "stop" || total == 2048, "{whole}");
 }
 
+fn without_context(body: &Value) -> Value {
+    let mut body = body.clone();
+    body.as_object_mut().unwrap().remove("context").unwrap_or_else(|| panic!("no context"));
+    body
+}
+
+#[test]
+fn a_prompt_continues_the_context_of_an_earlier_response() {
+    let server = Server::start_with(&model());
+    let first = generate(&server, json!({ "system": "Be brief." })).ok();
+    let count = |body: &Value| body["context"].as_array().unwrap().len() as u64;
+    let ends_itself = u64::from(first["done_reason"] == "stop");
+    assert_eq!(
+        count(&first),
+        first["prompt_eval_count"].as_u64().unwrap() + first["eval_count"].as_u64().unwrap() - ends_itself
+    );
+    let streamed = lines(&generate(&server, json!({ "system": "Be brief.", "stream": true })));
+    let (last, parts) = streamed.split_last().unwrap();
+    assert_eq!(last["context"], first["context"]);
+    assert!(parts.iter().all(|part| part.get("context").is_none()));
+
+    // The tokens come first, as they are, then what the template has between two turns. The system prompt is in them already.
+    let reply = generate(&server, json!({ "prompt": "and land", "system": "Be brief.", "context": first["context"] }));
+    assert_eq!(reply.header("x-outpost-ignored"), Some("system"));
+    let next = reply.ok();
+    let between = "<|im_end|>\n<|im_start|>user\nand land<|im_end|>\n<|im_start|>assistant\n";
+    let between =
+        server.post("/v1/tokenize", &json!({ "model": MODEL, "prompt": between, "add_special_tokens": false })).ok();
+    let ids = |value: &Value| value.as_array().unwrap().clone();
+    let prompt = [ids(&first["context"]), ids(&between["tokens"])].concat();
+    assert_eq!(next["prompt_eval_count"], prompt.len());
+    assert_eq!(ids(&next["context"])[..prompt.len()], prompt);
+    let completion = json!({ "model": MODEL, "prompt": prompt, "max_tokens": 24, "temperature": 0 });
+    let completion = server.post("/v1/completions", &completion).ok();
+    assert_eq!(next["response"], completion["choices"][0]["text"]);
+    // Ollama has none of a raw prompt, and ignores one.
+    let raw = generate(&server, json!({ "raw": true, "context": first["context"] }));
+    assert_eq!((raw.header("x-outpost-ignored"), raw.ok().get("context")), (Some("context"), None));
+    let long = json!({ "context": vec![5; 2100] });
+    assert!(generate(&server, long).text.contains("maximum context length is 2048 tokens"));
+}
+
+#[test]
+fn num_ctx_leaves_out_the_oldest_turns() {
+    let server = Server::start_with(&model());
+    let turn = |text: &str| {
+        [json!({ "role": "user", "content": text }), json!({ "role": "assistant", "content": "word ".repeat(30) })]
+    };
+    let system = [json!({ "role": "system", "content": "Be brief." })];
+    let last = [json!({ "role": "user", "content": "the sea" })];
+    let whole = [&system[..], &turn("one"), &turn("two"), &last].concat();
+    let recent = [&system[..], &turn("two"), &last].concat();
+    let tokens = |messages: &[Value], more: Value| send(&server, merged(json!({ "messages": messages }), &more)).ok();
+    let counted = tokens(&recent, json!({}));
+    let needed = counted["prompt_eval_count"].as_u64().unwrap();
+    let options = |num_ctx: u64| json!({ "options": { "temperature": 0, "num_predict": 24, "num_ctx": num_ctx } });
+    let cut = send(&server, merged(json!({ "messages": whole }), &options(needed)));
+    assert_eq!(cut.header("x-outpost-truncated-messages"), Some("2"));
+    let cut = cut.ok();
+    let same = |body: &Value| (body["prompt_eval_count"].clone(), body["message"].clone());
+    assert_eq!(same(&cut), same(&counted));
+    // The system prompt and the last message are always read.
+    let least = tokens(&[&system[..], &last].concat(), json!({}));
+    assert_eq!(same(&tokens(&whole, options(1))), same(&least));
+    let all = send(&server, merged(json!({ "messages": whole }), &options(2048)));
+    assert_eq!((all.status, all.header("x-outpost-truncated-messages")), (200, None));
+    // A limit of the completion that no context has takes nothing from the prompt.
+    let endless = json!({ "messages": whole, "options": { "num_ctx": 2048, "num_predict": 5000, "stop": ["e", "a"] } });
+    assert_eq!(send(&server, endless).header("x-outpost-truncated-messages"), None);
+    let strict = merged(json!({ "messages": whole, "truncate": false }), &options(needed));
+    let refused = send(&server, strict);
+    assert_eq!(refused.error_fields().0, 400);
+    assert!(refused.text.contains(&format!("allows {needed}")), "{}", refused.text);
+    let strict = merged(json!({ "truncate": false }), &options(4));
+    assert_eq!(generate(&server, strict).error_fields().0, 400);
+    // Without it, a chat is left as it is, unless the request says otherwise.
+    let long = [&turn(&"word ".repeat(2500))[..], &last].concat();
+    assert_eq!(send(&server, json!({ "messages": long })).error_fields().0, 400);
+    let cut = send(&server, json!({ "messages": long, "truncate": true }));
+    assert_eq!((cut.status, cut.header("x-outpost-truncated-messages")), (200, Some("2")));
+}
+
+#[test]
+fn a_client_unloads_a_model_if_its_settings_let_it() {
+    let server = Server::start_configured(&model(), |config| {
+        std::fs::write(config.paths.models.join("models.toml"), "unload_on_request = true").unwrap();
+        config.keyless_project = Some("default".to_owned());
+    });
+    let post = |body: &Value| server.call(Method::POST, "/api/generate", None, Some(body));
+    assert_eq!(post(&json!({ "model": MODEL })).ok()["done_reason"], "load");
+    let unloaded = post(&json!({ "model": MODEL, "keep_alive": 0 }));
+    assert_eq!((&unloaded.ok()["done_reason"], unloaded.header("x-outpost-ignored")), (&json!("unload"), None));
+    assert_eq!(server.get("/api/ps").ok(), json!({ "models": [] }));
+}
+
 #[test]
 fn a_request_without_a_prompt_loads_the_model() {
     let server = Server::start_with(&model());
@@ -141,16 +239,17 @@ fn a_request_without_a_prompt_loads_the_model() {
     let model = &ps["models"][0];
     assert_eq!(
         (&model["model"], &model["context_length"], &model["size_vram"]),
-        (&json!(MODEL), &json!(2048), &json!(0))
+        (&json!(TAGGED), &json!(2048), &json!(0))
     );
     let expected = ["context_length", "details", "digest", "expires_at", "model", "name", "size", "size_vram"];
     assert_eq!(fields(model), expected);
     assert_eq!(call("/api/generate", &json!({ "model": MODEL, "prompt": "" })).ok()["response"], "");
     let unload = json!({ "model": MODEL, "keep_alive": 0 });
-    let refused = call("/api/chat", &unload);
-    assert_eq!(refused.error_fields().0, 403);
-    assert!(refused.text.contains("keep_alive"), "{}", refused.text);
-    assert_eq!(server.post("/api/chat", &unload).ok()["done_reason"], "unload");
+    let kept = call("/api/chat", &unload);
+    assert_eq!((&kept.ok()["done_reason"], kept.header("x-outpost-ignored")), (&json!("unload"), Some("keep_alive")));
+    assert_eq!(server.get("/api/ps").ok()["models"][0]["model"], TAGGED, "it stays loaded for others");
+    let unloaded = server.post("/api/chat", &unload);
+    assert_eq!((&unloaded.ok()["done_reason"], unloaded.header("x-outpost-ignored")), (&json!("unload"), None));
     assert_eq!(server.get("/api/ps").ok(), json!({ "models": [] }));
     assert_eq!(call("/api/chat", &json!({ "model": "none" })).error_fields().0, 404);
 }
@@ -268,11 +367,10 @@ fn options_are_honoured_or_named() {
     let seeded = |seed: u32| text(&send(&server, json!({ "options": { "seed": seed, "num_predict": 24 } })).ok());
     assert!(seeded(7) == seeded(7) && (8..20).any(|seed| seeded(seed) != seeded(7)));
     let options = json!({ "num_ctx": 4096, "num_gpu": 1, "mirostat": 2, "num_predict": 1 });
-    let reply =
-        send(&server, json!({ "options": options, "keep_alive": "5m", "think": false, "truncate": true, "x": 1 }));
+    let reply = send(&server, json!({ "options": options, "keep_alive": "5m", "think": false, "shift": true, "x": 1 }));
     reply.ok();
     let ignored = reply.header("x-outpost-ignored").unwrap();
-    assert_eq!(ignored, "truncate, x, options.num_gpu, options.mirostat, options.num_ctx");
+    assert_eq!(ignored, "shift, x, options.num_gpu, options.mirostat, options.num_ctx");
     let within = send(&server, json!({ "options": { "num_ctx": 2048, "num_predict": 1 } }));
     assert_eq!((within.status, within.header("x-outpost-ignored")), (200, None));
 }
@@ -304,7 +402,7 @@ fn models_are_listed_and_described() {
     assert!(version["version"].as_str().unwrap().split('.').all(|part| part.parse::<u32>().is_ok()));
     let tags = server.get("/api/tags").ok();
     let names: Vec<_> = tags["models"].as_array().unwrap().iter().map(|model| model["name"].clone()).collect();
-    assert_eq!(json!(names), json!([EMBEDDER, MODEL]), "this API has no reranking");
+    assert_eq!(json!(names), json!([format!("{EMBEDDER}:latest"), TAGGED]), "this API has no reranking");
     for model in tags["models"].as_array().unwrap() {
         assert_eq!(fields(model), ["capabilities", "details", "digest", "model", "modified_at", "name", "size"]);
         let details = ["families", "family", "format", "parameter_size", "parent_model", "quantization_level"];
@@ -315,7 +413,10 @@ fn models_are_listed_and_described() {
     }
     assert_eq!(tags["models"][0]["capabilities"], json!(["embedding"]));
     assert_eq!(tags["models"][1]["capabilities"], json!(["completion", "tools"]));
-    let show = server.post("/api/show", &json!({ "model": format!("{MODEL}:latest") })).ok();
+    let show = json!({ "model": format!("{MODEL}:latest"), "verbose": true });
+    let show = server.post("/api/show", &show);
+    assert_eq!(show.header("x-outpost-ignored"), Some("verbose"));
+    let show = show.ok();
     let expected =
         ["capabilities", "details", "license", "model_info", "modelfile", "modified_at", "parameters", "template"];
     assert_eq!(fields(&show), expected);
@@ -345,7 +446,7 @@ fn models_are_not_installed_over_this_api() {
     assert!(missing.text.contains("outpost models pull"), "{}", missing.text);
     let unknown = server.post("/api/pull", &json!({ "model": "llama3" }));
     assert_eq!(unknown.error_fields().0, 403);
-    for path in ["push", "create", "copy", "blobs/sha256:0"] {
+    for path in ["push", "blobs/sha256:0"] {
         let refused = server.post(&format!("/api/{path}"), &json!({ "model": MODEL }));
         assert_eq!(refused.error_fields().0, 400);
         assert!(refused.text.contains("outpost models pull"), "{}", refused.text);
@@ -361,8 +462,9 @@ fn embeddings_are_those_of_the_other_api() {
     let texts = json!(["the sea", "the land"]);
     let expected = server.post("/openai/v1/embeddings", &json!({ "model": EMBEDDER, "input": texts })).ok();
     let vector = |index: usize| expected["data"][index]["embedding"].clone();
-    let body = server.post("/api/embed", &json!({ "model": EMBEDDER, "input": texts, "options": { "num_ctx": 8 } }));
-    assert_eq!(body.header("x-outpost-ignored"), Some("options.num_ctx"));
+    let options = json!({ "num_ctx": 512, "num_thread": 4 });
+    let body = server.post("/api/embed", &json!({ "model": EMBEDDER, "input": texts, "options": options }));
+    assert_eq!(body.header("x-outpost-ignored"), Some("options.num_thread"));
     let body = body.ok();
     let all = ["embeddings", "load_duration", "model", "prompt_eval_count", "total_duration"];
     assert_eq!((fields(&body), &body["model"]), (all.to_vec(), &json!(EMBEDDER)));
@@ -377,6 +479,15 @@ fn embeddings_are_those_of_the_other_api() {
         let body = server.post("/api/embed", &merged(json!({ "model": EMBEDDER }), &nothing)).ok();
         assert_eq!(body["embeddings"], json!([]));
     }
+    // `num_ctx` is what is read of a text.
+    let cut = json!({ "model": EMBEDDER, "input": "the sea the land", "options": { "num_ctx": 4 } });
+    let reply = server.post("/api/embed", &cut).ok();
+    assert_eq!(reply["prompt_eval_count"], 4);
+    let old = json!({ "model": EMBEDDER, "prompt": "the sea the land", "options": { "num_ctx": 4 } });
+    assert_eq!(server.post("/api/embeddings", &old).ok()["embedding"], reply["embeddings"][0]);
+    let refused = server.post("/api/embed", &merged(cut, &json!({ "truncate": false })));
+    assert_eq!(refused.error_fields().0, 400);
+    assert!(refused.text.contains("options.num_ctx"), "{}", refused.text);
     // Longer texts are truncated unless the request says otherwise.
     let long = json!({ "model": EMBEDDER, "input": "word ".repeat(2000) });
     server.post("/api/embed", &long).ok();
@@ -413,7 +524,8 @@ fn errors_have_ollamas_format() {
     }
     for (more, names) in [
         (json!({ "template": "{{ .Prompt }}" }), "template"),
-        (json!({ "context": [1, 2] }), "/api/chat"),
+        (json!({ "context": [1, 999_999] }), "context[1]"),
+        (json!({ "context": [1], "suffix": "x" }), "context"),
         (json!({ "images": ["aGk="] }), "images"),
         (json!({ "raw": true, "system": "s" }), "system"),
         (json!({ "raw": true, "format": "json" }), "format"),

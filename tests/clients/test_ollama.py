@@ -3,6 +3,7 @@
 import asyncio
 
 import ollama
+import openai
 import pytest
 from pydantic import BaseModel
 
@@ -41,8 +42,8 @@ def arguments(server):
 
 def test_models_are_listed_shown_and_loaded(server, local):
     listed = {model.model: model for model in local.list().models}
-    assert {server.chat_model, server.embed_model} <= set(listed)
-    chat = listed[server.chat_model]
+    assert {f"{server.chat_model}:latest", f"{server.embed_model}:latest"} <= set(listed)
+    chat = listed[f"{server.chat_model}:latest"]
     assert chat.size > 1_000_000 and len(chat.digest) == 64 and chat.modified_at.tzinfo
     assert chat.details.family and chat.details.parameter_size.endswith("M")
     shown = local.show(server.chat_model + ":latest")
@@ -51,7 +52,7 @@ def test_models_are_listed_shown_and_loaded(server, local):
     assert "<|im_start|>" in shown.template
     assert local.show(server.embed_model).capabilities == ["embedding"]
     assert local.generate(server.chat_model).done_reason == "load"
-    [loaded] = [model for model in local.ps().models if model.model == server.chat_model]
+    [loaded] = [model for model in local.ps().models if model.model == f"{server.chat_model}:latest"]
     assert loaded.expires_at.year > 2100 and loaded.context_length > 500
     assert local.pull(server.chat_model).status == "success"
 
@@ -125,6 +126,70 @@ def test_prompts_are_completed(local, client, arguments):
     assert "".join(part.response for part in parts) == raw.response and parts[-1].done
 
 
+def test_a_prompt_continues_an_earlier_response(local, arguments):
+    model, options = arguments["model"], arguments["options"]
+    first = local.generate(model, "The sea is", options=options)
+    assert len(first.context) >= first.prompt_eval_count
+    *_, last = local.generate(model, "The sea is", options=options, stream=True)
+    assert last.context == first.context
+    second = local.generate(model, "And the land?", context=first.context, options=options)
+    turns = [("user", "The sea is"), ("assistant", first.response), ("user", "And the land?")]
+    chat = local.chat(model, [{"role": role, "content": text} for role, text in turns], options=options)
+    assert second.prompt_eval_count == chat.prompt_eval_count
+    assert local.generate(model, "The sea is", raw=True, options=options).context is None
+
+
+def test_models_are_created_copied_shown_and_deleted(local, arguments):
+    model, options = arguments["model"], arguments["options"]
+    created = local.create("mario", from_=model, system="You are Mario.", parameters={"temperature": 0, "stop": ["END"]})
+    assert created.status == "success"
+    try:
+        local.copy("mario", "luigi:v1")
+        shown = local.show("luigi:v1")
+        assert 'PARAMETER stop                           "END"' in shown.modelfile and "You are Mario." in shown.modelfile
+        assert shown.parameters.split() == ["temperature", "0", "stop", '"END"']
+        assert shown.details.parent_model == model and "completion" in shown.capabilities
+        names = {listed.model for listed in local.list().models}
+        assert {"mario:latest", "luigi:v1"} <= names
+        chat = local.chat("luigi:v1", QUESTION, options=options)
+        with_system = local.chat(model, [{"role": "system", "content": "You are Mario."}, *QUESTION], options=options)
+        assert (chat.model, chat.message.content) == ("luigi:v1", with_system.message.content)
+        *_, last = local.create("luigi:v1", from_="mario", system="You are Luigi.", stream=True)
+        assert last.status == "success" and "You are Luigi." in local.show("luigi:v1").modelfile
+    finally:
+        assert local.delete("luigi:v1").status == local.delete("mario").status == "success"
+    with pytest.raises(ollama.ResponseError) as missing:
+        local.show("mario")
+    assert missing.value.status_code == 404
+
+
+def test_num_ctx_is_what_is_read_of_a_chat(local, arguments):
+    turn = [{"role": "user", "content": "sea " * 100}, {"role": "assistant", "content": "land " * 100}]
+    options = OPTIONS | {"num_ctx": 150}
+    cut = local.chat(arguments["model"], [*turn, *QUESTION], options=options)
+    assert cut.prompt_eval_count == local.chat(**arguments).prompt_eval_count
+
+
+def test_the_requests_of_oterm_are_answered(server, local):
+    """oterm takes a name from the list, shows it, chats on the OpenAI API and looks its context up among the loaded models."""
+    local.create("oterm-model", from_=server.chat_model, parameters={"temperature": 0, "num_predict": 8})
+    try:
+        [name] = [model.model for model in local.list().models if model.model.startswith("oterm-model")]
+        shown = local.show(name)
+        assert {"completion", "tools"} <= set(shown.capabilities)
+        assert dict(line.split(None, 1) for line in shown.parameters.splitlines()) == {"temperature": "0", "num_predict": "8"}
+        compatible = openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.admin_key)
+        tool = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}
+        arguments = {"messages": QUESTION, "tools": [tool], "extra_body": {"reasoning_effort": "none"}}
+        chunks = list(compatible.chat.completions.create(model=name, stream=True, stream_options={"include_usage": True}, **arguments))
+        assert chunks[-1].usage.completion_tokens <= 8
+        [plain] = [model.model for model in local.list().models if model.model == f"{server.chat_model}:latest"]
+        compatible.chat.completions.create(model=plain, messages=QUESTION, max_tokens=2)
+        assert next(model.context_length for model in local.ps().models if model.model == plain) > 500
+    finally:
+        local.delete("oterm-model")
+
+
 def test_log_probabilities_are_returned(local, arguments):
     response = local.chat(**arguments, logprobs=True, top_logprobs=2)
     assert "".join(token.token for token in response.logprobs).startswith(response.message.content[:5])
@@ -149,7 +214,7 @@ def test_errors_have_a_status_and_a_text(server, local, arguments):
         ollama.Client(host=server.url).list()
     assert unsigned.value.status_code == 401
     with pytest.raises(ollama.ResponseError) as refused:
-        local.create("mine", from_=server.chat_model)
+        local.create("mine", files={"a.gguf": "sha256:0"})
     assert refused.value.status_code == 400 and "outpost models" in refused.value.error
     with pytest.raises(ollama.ResponseError) as kept:
         local.delete(server.chat_model)

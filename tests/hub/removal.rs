@@ -65,6 +65,18 @@ fn links_are_removed_and_not_followed_and_files_are_models_too() {
 }
 
 #[test]
+fn a_derived_model_is_removed_without_its_model() {
+    let folder = folder(&["base"]);
+    let derived = folder.path().join("models/mario");
+    fs::create_dir(&derived).unwrap();
+    fs::write(derived.join("model.toml"), "from = 'base'\nsystem = 'You are Mario.'").unwrap();
+    let text = succeeded(remove(folder.path(), "mario"));
+    assert!(text.contains("the derived model mario is removed"), "{text}");
+    assert!(!derived.exists());
+    assert_eq!(installed(folder.path()), ["base"]);
+}
+
+#[test]
 fn what_depends_on_the_model_is_named() {
     let folder = folder(&["base"]);
     let adapter = folder.path().join("models/tuned");

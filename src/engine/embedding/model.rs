@@ -322,9 +322,9 @@ impl EncoderModel {
         self.preprocessor.encode_pairs(query, documents, truncate.then(|| self.limit()), &limits)
     }
 
-    /// Truncates a single text to the model's limit and keeps the special tokens at its end.
-    pub fn truncate(&self, text: &mut Tokenized) {
-        let (limit, suffix) = (self.limit(), &self.info.suffix);
+    /// Truncates a single text to `limit` tokens and keeps the special tokens at its end.
+    pub fn truncate(&self, text: &mut Tokenized, limit: usize) {
+        let suffix = &self.info.suffix;
         if text.ids.len() > limit {
             text.ids.truncate(limit.saturating_sub(suffix.len()));
             text.ids.extend(suffix);

@@ -13,7 +13,7 @@ use crate::engine::model_info::LORAS;
 use crate::models::model_files::is_hidden;
 
 /// Max bytes of a file.
-const MAX_BYTES: u64 = 256 << 10;
+pub(super) const MAX_BYTES: u64 = 256 << 10;
 /// Max errors of a file that are listed.
 const MAX_ERRORS: usize = 20;
 

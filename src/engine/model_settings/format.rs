@@ -17,9 +17,12 @@ const MAX_ALIASES_OF_MODEL: usize = 64;
 /// Max models with settings in `models.toml`.
 const MAX_MODELS: usize = 1024;
 
-const KEYS: &[&str] = &["aliases", "models", "unload_after"];
-const KEYS_OF_MODEL: &[&str] = &["pinned", "unload_after", "defaults"];
-const KEYS_OF_FILE: &[&str] = &["aliases", "pinned", "unload_after", "defaults"];
+const KEYS: &[&str] = &["aliases", "models", "unload_after", "unload_on_request"];
+const KEYS_OF_MODEL: &[&str] = &["pinned", "unload_after", "unload_on_request", "system", "defaults"];
+const KEYS_OF_FILE: &[&str] =
+    &["aliases", "pinned", "unload_after", "unload_on_request", "system", "defaults", "from", "license"];
+/// The keys of a model.toml that are not for a derived model: its memory is that of the model for which it stands.
+const KEYS_OF_INSTALLED: &[&str] = &["aliases", "pinned", "unload_after", "unload_on_request"];
 const PARAMETERS: &[&str] = &[
     "temperature",
     "top_p",
@@ -44,6 +47,7 @@ pub fn all_models(text: &str) -> Result<FileSettings, Errors> {
     for (key, value) in table.get_ref() {
         match &**key.get_ref() {
             "unload_after" => file.unload_after = reader.unload_after("unload_after", value),
+            "unload_on_request" => file.unload_on_request = reader.flag("unload_on_request", value),
             "aliases" => file.aliases = aliases(&mut reader, value),
             "models" => file.models = models(&mut reader, value),
             other => reader.unknown_key("", key, other, value, KEYS),
@@ -67,8 +71,24 @@ pub fn one_model(id: &str, text: &str) -> Result<FileSettings, Errors> {
             add_alias(&mut reader, &mut file.aliases, value, &name, id.to_owned());
         }
     }
+    if let Some(from) = &settings.from {
+        derive(&mut reader, &mut file.aliases, table.get_ref(), id, from);
+    }
     file.models.insert(id.to_owned(), settings);
     finish(reader, file)
+}
+
+/// Makes `id` a derived model: an alias of the model `from`.
+fn derive(reader: &mut Reader, aliases: &mut BTreeMap<String, String>, table: &DeTable<'_>, id: &str, from: &str) {
+    for (key, value) in table {
+        if KEYS_OF_INSTALLED.contains(&&**key.get_ref()) {
+            let text = format!("{} is not for a derived model; write it for '{from}'", key.get_ref());
+            reader.error(value.span(), text);
+        }
+        if key.get_ref() == "from" {
+            add_alias(reader, aliases, value, id, from.to_owned());
+        }
+    }
 }
 
 /// The settings, unless there is an error.
@@ -162,6 +182,10 @@ fn model(reader: &mut Reader, section: &str, table: &DeTable<'_>, keys: &[&str])
         match name {
             "pinned" => settings.pinned = reader.flag(&path, value),
             "unload_after" => settings.unload_after = reader.unload_after(&path, value),
+            "unload_on_request" => settings.unload_on_request = reader.flag(&path, value),
+            "system" => settings.system = reader.text(&path, value).map(Arc::from),
+            "from" if keys.contains(&name) => settings.from = reader.name(&path, value),
+            "license" if keys.contains(&name) => settings.license = reader.text(&path, value).map(Arc::from),
             "defaults" => {
                 if let Some(table) = reader.section(&path, value) {
                     settings.defaults = Arc::new(defaults(reader, &format!("{path}."), table));

@@ -1,10 +1,14 @@
-//! The settings of models that their operator writes beside them: aliases, default parameters, which models stay loaded, and
-//! when idle ones are unloaded.
+//! The settings of models that their operator writes beside them: aliases, default parameters and system prompts, which models
+//! stay loaded, and when idle ones are unloaded.
+//!
+//! A folder that has a `model.toml` with the key `from`, and no model, is a derived model: another name for a model, like an
+//! alias, with settings of its own. Ollama's clients create them.
 //!
 //! `models.toml` in the models folder has the settings of all models; `model.toml` in a model's folder has those of that
 //! model. The first takes precedence, key by key. A file with an error changes nothing: its last good contents apply until
 //! it is repaired.
 
+mod derived;
 mod files;
 mod format;
 mod reader;
@@ -15,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use derived::DerivedModel;
 pub use files::SettingsFiles;
 
 use crate::display::shorten;
@@ -28,7 +33,7 @@ pub const ONE_MODEL_FILE: &str = "model.toml";
 /// The prefix of the models that projects have trained. Their names cannot be aliases.
 const TUNED_PREFIX: &str = "ft:";
 /// The tag of Ollama's names that may be left out.
-const LATEST: &str = ":latest";
+pub const LATEST: &str = ":latest";
 
 /// When a model that nothing uses is unloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +60,7 @@ pub struct GenerationDefaults {
 
 impl GenerationDefaults {
     /// What is not set here is taken from `other`.
-    fn or(self, other: Self) -> Self {
+    pub fn or(self, other: Self) -> Self {
         Self {
             temperature: self.temperature.or(other.temperature),
             top_p: self.top_p.or(other.top_p),
@@ -77,7 +82,14 @@ impl GenerationDefaults {
 pub struct ModelSettings {
     pub pinned: Option<bool>,
     pub unload_after: Option<UnloadAfter>,
+    pub unload_on_request: Option<bool>,
     pub defaults: Arc<GenerationDefaults>,
+    /// The system prompt of chats that have none.
+    pub system: Option<Arc<str>>,
+    /// Of a derived model: the ID of the model for which it stands.
+    pub from: Option<String>,
+    /// Of a derived model.
+    pub license: Option<Arc<str>>,
 }
 
 impl ModelSettings {
@@ -86,7 +98,11 @@ impl ModelSettings {
         Self {
             pinned: self.pinned.or(other.pinned),
             unload_after: self.unload_after.or(other.unload_after),
+            unload_on_request: self.unload_on_request.or(other.unload_on_request),
             defaults: Arc::new(defaults),
+            system: self.system.or(other.system),
+            from: self.from.or(other.from),
+            license: self.license.or(other.license),
         }
     }
 }
@@ -95,6 +111,7 @@ impl ModelSettings {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct FileSettings {
     unload_after: Option<UnloadAfter>,
+    unload_on_request: Option<bool>,
     /// The model's ID by the alias.
     aliases: BTreeMap<String, String>,
     models: BTreeMap<String, ModelSettings>,
@@ -104,6 +121,8 @@ struct FileSettings {
 #[derive(Clone, Debug, Default)]
 pub struct InstalledSettings {
     unload_after: Option<UnloadAfter>,
+    unload_on_request: Option<bool>,
+    /// The derived models are among them.
     aliases: BTreeMap<String, String>,
     models: BTreeMap<String, ModelSettings>,
     problems: Vec<String>,
@@ -130,7 +149,8 @@ impl InstalledSettings {
 
     /// Whether the model stays loaded.
     pub fn is_pinned(&self, id: &str) -> bool {
-        self.models.get(id).and_then(|model| model.pinned).unwrap_or(false)
+        let installed = self.models.get(id).filter(|model| model.from.is_none());
+        installed.and_then(|model| model.pinned).unwrap_or(false)
     }
 
     /// The IDs of the pinned models, sorted.
@@ -152,9 +172,45 @@ impl InstalledSettings {
         self.aliases.is_empty() && self.models.is_empty() && self.problems.is_empty()
     }
 
-    /// The parameters for requests to the model that do not set them.
-    pub fn defaults(&self, id: &str) -> Option<&Arc<GenerationDefaults>> {
-        self.models.get(id).map(|model| &model.defaults)
+    /// Whether every client that may use the model may unload it.
+    pub fn unloads_on_request(&self, id: &str) -> bool {
+        let own = self.models.get(id).and_then(|model| model.unload_on_request);
+        own.or(self.unload_on_request).unwrap_or(false)
+    }
+
+    /// The parameters for requests to the model that do not set them. A derived model has those of its model, too.
+    pub fn defaults(&self, id: &str) -> Option<Arc<GenerationDefaults>> {
+        let (own, base) = self.with_base(id)?;
+        match base {
+            Some(base) => Some(Arc::new((*own.defaults).clone().or((*base.defaults).clone()))),
+            None => Some(Arc::clone(&own.defaults)),
+        }
+    }
+
+    /// The system prompt of chats with the model that have none. A derived model without one has that of its model.
+    pub fn system_prompt(&self, id: &str) -> Option<Arc<str>> {
+        let (own, base) = self.with_base(id)?;
+        own.system.as_ref().or_else(|| base?.system.as_ref()).cloned()
+    }
+
+    /// The settings of a model, and if it is a derived model those of the model for which it stands.
+    fn with_base(&self, id: &str) -> Option<(&ModelSettings, Option<&ModelSettings>)> {
+        match self.models.get(id) {
+            Some(own) => Some((own, own.from.as_ref().and_then(|from| self.models.get(from)))),
+            None => None,
+        }
+    }
+
+    /// The settings of a derived model, by its name with or without the tag `:latest`.
+    pub fn derived(&self, name: &str) -> Option<(&str, &ModelSettings)> {
+        let name = name.strip_suffix(LATEST).unwrap_or(name);
+        let (name, settings) = self.models.get_key_value(name)?;
+        settings.from.is_some().then_some((name, settings))
+    }
+
+    /// The number of derived models.
+    pub fn derived_count(&self) -> usize {
+        self.models.values().filter(|settings| settings.from.is_some()).count()
     }
 
     /// What is wrong with the files: the name of the file, the line and the reason.
@@ -179,7 +235,8 @@ impl InstalledSettings {
             () => None,
         };
         let of_model = |id: &String| {
-            is_missing(id).then(|| format!("there are settings of '{id}', which is not installed{}", meant(id)))
+            (is_missing(id) && self.derived(id).is_none())
+                .then(|| format!("there are settings of '{id}', which is not installed{}", meant(id)))
         };
         self.aliases().filter_map(of_alias).chain(self.models.keys().filter_map(of_model)).collect()
     }
@@ -187,6 +244,7 @@ impl InstalledSettings {
     /// Adds the settings of a file. Those of earlier files take precedence.
     fn add(&mut self, name: &str, file: &FileSettings) {
         self.unload_after = self.unload_after.or(file.unload_after);
+        self.unload_on_request = self.unload_on_request.or(file.unload_on_request);
         for (alias, target) in &file.aliases {
             match self.aliases.get(alias) {
                 None => drop(self.aliases.insert(alias.clone(), target.clone())),

@@ -73,6 +73,14 @@ impl Reader {
         self.note(path, value, read)
     }
 
+    pub fn text(&mut self, path: &str, value: &Value<'_>) -> Option<String> {
+        let read = match value.get_ref() {
+            DeValue::String(text) => Ok(text.to_string()),
+            other => Err(format!("must be a text in quotes; it is a {}", kind_of(other))),
+        };
+        self.note(path, value, read)
+    }
+
     /// The ID of a model or an alias.
     pub fn name(&mut self, path: &str, value: &Value<'_>) -> Option<String> {
         let read = match value.get_ref() {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::format::{all_models, one_model};
-use super::{GenerationDefaults, InstalledSettings, SettingsFiles, UnloadAfter};
+use super::{DerivedModel, GenerationDefaults, InstalledSettings, SettingsFiles, UnloadAfter};
 
 const ALL: &str = r#"
 unload_after = "1h"
@@ -81,7 +81,7 @@ fn every_key_is_read() {
         seed: Some(u64::MAX),
         stop: Some(vec!["END".to_owned(), "\n".to_owned()]),
     };
-    assert_eq!(**all.defaults("qwen2.5-1.5b").unwrap(), defaults);
+    assert_eq!(*all.defaults("qwen2.5-1.5b").unwrap(), defaults);
     assert_eq!(all.defaults("other"), None);
 }
 
@@ -130,7 +130,7 @@ presence_penalty = "high"
 qwen2.5-1.5b.pinned = true
 "#;
     let expected = [
-        "1: unknown key 'pinned'; the keys are aliases, models or unload_after",
+        "1: unknown key 'pinned'; the keys are aliases, models, unload_after or unload_on_request",
         "2: unload_after is a number; write a time such as \"90s\", \"30m\", \"2h\" or \"1d\", or \"never\"",
         "3: unknown key 'alias'; did you mean 'aliases'?",
         "5: aliases.gpt-3 must be the ID of a model in quotes. An alias with a dot needs quotes, such as \"gpt-3.5-turbo\"",
@@ -226,6 +226,55 @@ fn the_file_for_all_models_wins_key_by_key() {
     assert!(unknown[0].1.contains("unknown key 'models'; the keys are aliases, pinned"), "{unknown:?}");
     assert!(unknown[1].1.contains("defaults is a section"), "{unknown:?}");
     assert!(one_model("tiny", "aliases = ['tiny']").unwrap_err()[0].1.contains("the model's own ID"));
+}
+
+#[test]
+fn a_folder_with_from_is_another_name_with_settings_of_its_own() {
+    let all = "unload_on_request = true\n[models.tiny]\nunload_on_request = false\nsystem = 'Be brief.'\n\
+               [models.tiny.defaults]\ntop_k = 2\ntemperature = 1";
+    let own = "from = 'tiny'\nlicense = 'MIT'\n[defaults]\ntemperature = 0.5";
+    let files =
+        [("models.toml", all), ("mario/model.toml", own), ("luigi/model.toml", "from = 'tiny'\nsystem = 'Luigi'")];
+    let read = settings(&files);
+    assert_eq!(read.problems(), [""; 0]);
+    assert_eq!([target(&read, "mario"), target(&read, "luigi:latest")], [Some("tiny"); 2]);
+    let defaults = read.defaults("mario").unwrap();
+    assert_eq!((defaults.temperature, defaults.top_k), (Some(0.5), Some(2)));
+    let system = |name: &str| read.system_prompt(name).map(|text| text.to_string());
+    assert_eq!((system("mario"), system("luigi")), (Some("Be brief.".to_owned()), Some("Luigi".to_owned())));
+    let (name, found) = read.derived("mario:latest").unwrap();
+    assert_eq!((name, found.license.as_deref(), read.derived("tiny")), ("mario", Some("MIT"), None));
+    assert_eq!(read.without_effect(&BTreeSet::from(["tiny"])), [""; 0]);
+    assert_eq!([read.unloads_on_request("tiny"), read.unloads_on_request("other")], [false, true]);
+
+    let wrong = one_model("mario", "from = 'tiny'\npinned = true\nunload_after = '1m'\naliases = ['m']").unwrap_err();
+    assert!(
+        wrong.iter().all(|(_, error)| error.contains("is not for a derived model; write it for 'tiny'")),
+        "{wrong:?}"
+    );
+    assert_eq!(wrong.len(), 3);
+    assert!(one_model("mario", "from = 'mario'").unwrap_err()[0].1.contains("own ID"));
+    assert!(errors("[models.mario]\nfrom = 'tiny'")[0].contains("unknown key 'models.mario.from'"));
+}
+
+#[test]
+fn the_file_of_a_derived_model_is_what_was_to_be_written() {
+    let defaults = GenerationDefaults {
+        temperature: Some(0.7),
+        top_k: Some(3),
+        max_tokens: Some(5),
+        seed: Some(u64::MAX),
+        stop: Some(vec!["\"\"\"\n".to_owned()]),
+        ..GenerationDefaults::default()
+    };
+    let system = Some("a\n\"\"\" b = 'c'\u{0}".to_owned());
+    let new = DerivedModel { from: "tiny".to_owned(), system, license: None, defaults };
+    let read = one_model("mario", &new.to_toml("mario").unwrap()).unwrap();
+    let found = &read.models["mario"];
+    assert_eq!((found.from.as_ref(), found.system.as_deref()), (Some(&new.from), new.system.as_deref()));
+    assert_eq!(*found.defaults, new.defaults);
+    let large = DerivedModel { license: Some("x".repeat(300 << 10)), ..new };
+    assert!(large.to_toml("mario").unwrap_err().contains("at most 256 KiB"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Loaded, Registry, loaded_adapters, lock};
 use crate::display::one_line;
 use crate::engine::model_info::ModelInfo;
-use crate::engine::model_settings::{GenerationDefaults, InstalledSettings};
+use crate::engine::model_settings::{GenerationDefaults, InstalledSettings, LATEST};
 
 impl Registry {
     /// Reads the settings files that have changed. If there are settings, also scans the models folder if its entries have
@@ -43,7 +43,7 @@ impl Registry {
         *known = warnings;
     }
 
-    /// What a name stands for, if it is an alias. An ID of a model is never an alias. Accesses the disk only if the models
+    /// What a name stands for, if it is an alias, a derived model, or an ID with the tag `:latest`. An ID of a model is never an alias. Accesses the disk only if the models
     /// folder was never scanned.
     pub fn alias_target(&self, name: &str) -> Option<String> {
         let is_model = |id: &str| {
@@ -52,7 +52,11 @@ impl Registry {
             }
             self.snapshot.load().models.contains_key(id)
         };
-        self.model_settings.load().alias_target(name, is_model).map(str::to_owned)
+        let settings = self.model_settings.load();
+        let target = settings.alias_target(name, is_model);
+        // Programs for Ollama write the tag that it gives to every name without one.
+        let untagged = || name.strip_suffix(LATEST).filter(|id| !is_model(name) && is_model(id));
+        target.or_else(untagged).map(str::to_owned)
     }
 
     /// The aliases with what they stand for, sorted. Those that models of the folder have as IDs are left out.
@@ -62,9 +66,26 @@ impl Registry {
         effective.map(|(alias, target)| (alias.to_owned(), target.to_owned())).collect()
     }
 
-    /// The parameters for requests to the model that do not set them.
-    pub fn generation_defaults(&self, id: &str) -> Arc<GenerationDefaults> {
-        self.model_settings.load().defaults(id).cloned().unwrap_or_default()
+    /// The parameters for requests that name a model so and do not set them.
+    pub fn generation_defaults(&self, name: &str) -> Arc<GenerationDefaults> {
+        self.model_settings.load().defaults(&self.settings_name(name)).unwrap_or_default()
+    }
+
+    /// The system prompt of chats that name a model so and have none.
+    pub fn system_prompt(&self, name: &str) -> Option<Arc<str>> {
+        self.model_settings.load().system_prompt(&self.settings_name(name))
+    }
+
+    /// The name of the settings for requests that name a model so: the derived model, or the ID of the model.
+    fn settings_name(&self, name: &str) -> String {
+        let Some(target) = self.alias_target(name) else { return name.to_owned() };
+        self.derived_name(name).unwrap_or(target)
+    }
+
+    /// The name of the derived model that requests name so. A model in the folder with the same name takes precedence.
+    pub fn derived_name(&self, name: &str) -> Option<String> {
+        self.alias_target(name)?;
+        self.model_settings.load().derived(name).map(|(name, _)| name.to_owned())
     }
 
     /// The settings of all models.

@@ -184,6 +184,7 @@ fn merge(earlier: Option<TextDelta>, delta: TextDelta) -> TextDelta {
     combined.text.push_str(&delta.text);
     combined.calls.extend(delta.calls);
     combined.tokens.extend(delta.tokens);
-    let TextDelta { reasoning, text, calls, tokens, .. } = combined;
-    TextDelta { reasoning, text, calls, tokens, ..delta }
+    combined.ids.extend(delta.ids);
+    let TextDelta { reasoning, text, calls, tokens, ids, .. } = combined;
+    TextDelta { reasoning, text, calls, tokens, ids, ..delta }
 }

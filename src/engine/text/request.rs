@@ -52,6 +52,8 @@ pub struct TextDelta {
     pub calls: Vec<ToolCallDelta>,
     /// Empty unless log-probabilities were requested. Those of reasoning and the end-of-sequence token are left out.
     pub tokens: Vec<TokenInfo>,
+    /// The IDs of the new tokens, except the end-of-sequence token. Empty for an upstream model.
+    pub ids: Vec<u32>,
     /// Generated tokens of this choice so far, including the end-of-sequence token.
     pub generated: u32,
     /// How many of them are reasoning, with its markers.

@@ -182,12 +182,14 @@ impl Sequence {
 
     fn delta(&self, output: Output, tokens: Vec<TokenInfo>, end: Option<FinishReason>) -> TextDelta {
         let Output { reasoning, text, calls } = output;
+        let is_eos = self.model.vocabulary.eos_ids().contains(&self.last_token);
         TextDelta {
             choice: self.choice,
             reasoning,
             text,
             calls,
             tokens,
+            ids: if is_eos { Vec::new() } else { vec![self.last_token] },
             generated: self.generated,
             reasoning_tokens: self.reasoning.as_ref().map_or(0, ReasoningParser::tokens),
             cached: 0,

@@ -124,7 +124,8 @@ impl EmbeddingRequest {
             Some(Purpose::Document) => InputType::Document,
         };
         let (dimensions, truncate) = (self.dimensions, self.truncate.unwrap_or(false));
-        let call = EmbeddingCall { model: self.model, inputs, single, dimensions, input_type, truncate };
+        let call =
+            EmbeddingCall { model: self.model, inputs, single, dimensions, input_type, truncate, max_tokens: None };
         Ok((call, self.encoding_format.unwrap_or_default()))
     }
 }

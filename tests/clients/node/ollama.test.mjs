@@ -28,10 +28,10 @@ test("a prompt, and a schema", async () => {
 
 test("models and embeddings", async () => {
   const { models } = await client.list();
-  assert.ok(models.some((found) => found.name === model && found.size > 0));
+  assert.ok(models.some((found) => found.name === `${model}:latest` && found.size > 0));
   const shown = await client.show({ model });
   assert.ok(shown.capabilities.includes("completion"));
-  assert.ok((await client.ps()).models.some((found) => found.model === model));
+  assert.ok((await client.ps()).models.some((found) => found.model === `${model}:latest`));
   assert.match((await client.version()).version, /^\d+\.\d+\.\d+$/);
   const { embeddings } = await client.embed({ model: embedder, input: ["the sea", "a ship"] });
   assert.deepEqual(embeddings.map((vector) => vector.length), [384, 384]);
@@ -39,5 +39,18 @@ test("models and embeddings", async () => {
 
 test("errors have a status and a text", async () => {
   await assert.rejects(client.chat({ model: "none", messages }), { status_code: 404, error: /none/ });
-  await assert.rejects(client.copy({ source: model, destination: "mine" }), { status_code: 400 });
+  await assert.rejects(client.copy({ source: "none", destination: "mine" }), { status_code: 404 });
+});
+
+test("models are created, copied and deleted", async () => {
+  const statuses = [];
+  for await (const part of await client.create({ model: "node-mario", from: model, system: "You are Mario.", stream: true })) {
+    statuses.push(part.status);
+  }
+  assert.equal(statuses.at(-1), "success");
+  await client.copy({ source: "node-mario", destination: "node-luigi" });
+  assert.equal((await client.show({ model: "node-luigi" })).system, "You are Mario.");
+  await client.delete({ model: "node-luigi" });
+  await client.delete({ model: "node-mario" });
+  await assert.rejects(client.show({ model: "node-luigi" }), { status_code: 404 });
 });

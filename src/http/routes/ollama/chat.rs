@@ -13,7 +13,8 @@ use super::response::{Body, ChatContent, Head};
 use super::{content, output};
 use crate::calls::chat::ChatCall;
 use crate::calls::conversation_context::ConversationContextRequest;
-use crate::engine::PromptOptions;
+use crate::calls::message_joining::last_turn;
+use crate::engine::{Message, PromptOptions};
 use crate::error::Result;
 use crate::http::response::ApiResult;
 use crate::http::routes::prompt_fields::end_of_messages;
@@ -46,6 +47,8 @@ pub struct OllamaChatRequest {
     /// this.
     #[schema(value_type = Option<Value>)]
     think: Option<Value>,
+    /// Whether the oldest turns are left out if the messages are too long; if absent, only with `num_ctx`.
+    truncate: Option<bool>,
     logprobs: Option<bool>,
     /// 0–20; only with `logprobs`.
     top_logprobs: Option<u32>,
@@ -65,10 +68,11 @@ impl OllamaChatRequest {
         let logprobs = logprobs(self.logprobs, self.top_logprobs)?;
         let messages = content::messages(messages)?;
         let end = end_of_messages(&messages)?;
+        let (conversation, messages) = fitted(self.truncate, context, messages);
         let call = ChatCall {
             model: Some(model_id(&self.model).to_owned()),
             messages,
-            context: ConversationContextRequest::default(),
+            context: conversation,
             prompt: PromptOptions { end, variables },
             max_reasoning_tokens: None,
             output,
@@ -80,8 +84,26 @@ impl OllamaChatRequest {
             logprobs,
         };
         let is_streamed = self.stream.unwrap_or(true);
-        Ok((call, Delivery { is_streamed, includes_logprobs: logprobs.is_some(), ignored, context }))
+        Ok((call, Delivery { is_streamed, includes_logprobs: logprobs.is_some(), ignored, context, truncated: None }))
     }
+}
+
+/// The messages of the last turn, and as the context of the call those before it, the oldest of which may be left out. With
+/// `num_ctx` the client says how much of a long chat it wants to have read, so only `truncate: false` refuses one then.
+fn fitted(
+    truncate: Option<bool>,
+    num_ctx: Option<u32>,
+    mut messages: Vec<Message>,
+) -> (ConversationContextRequest, Vec<Message>) {
+    let may_drop = truncate.unwrap_or(num_ctx.is_some());
+    let own = if may_drop { messages.split_off(last_turn(&messages)) } else { std::mem::take(&mut messages) };
+    let context = ConversationContextRequest {
+        truncate: Some(may_drop),
+        max_prompt_tokens: num_ctx,
+        history: messages,
+        ..Default::default()
+    };
+    (context, own)
 }
 
 /// Continue a conversation, in the format of Ollama's API; unless `stream` is false, as lines of JSON.
@@ -105,8 +127,9 @@ async fn chat(
     if messages.is_empty() {
         return load::<ChatContent>(&caller, &api, model_id(&body.model), &body.rest, &head).await;
     }
-    let (call, delivery) = body.check(&messages)?;
+    let (call, mut delivery) = body.check(&messages)?;
     let mut running = api.chat.start(&caller.access, call, caller.recorder.clone()).await?;
+    delivery.truncated = running.truncated.filter(|count| *count > 0);
     let (unenforced, call_ids) = (std::mem::take(&mut running.unenforced), running.call_ids);
     let from = (&caller, request_logging::request_id(&request));
     delivery.send::<ChatContent>(running, head, from, Some(call_ids), &unenforced).await

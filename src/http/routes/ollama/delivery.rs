@@ -8,17 +8,21 @@ use super::{lines, options};
 use crate::calls::generation::RunningText;
 use crate::calls::output_spec::ToolCallIds;
 use crate::engine::{MAX_TOP_LOGPROBS, TemplateVariable};
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::routes::prompt_fields;
 use crate::http::routes::sampling_fields::within;
+use crate::http::routes::truncation::TRUNCATED_MESSAGES;
 use crate::http::unknown_fields::unknown_names;
 use crate::http::{Api, authentication::Caller};
 use crate::ids::RequestId;
 
 /// Fields that do not affect the output of this server.
-const IGNORED: [&str; 1] = ["keep_alive"];
+const IGNORED: [&str; 1] = [KEEP_ALIVE];
+
+/// How long a model stays loaded after a request.
+const KEEP_ALIVE: &str = "keep_alive";
 
 const LEVELS: [&str; 4] = ["low", "medium", "high", "max"];
 
@@ -30,6 +34,8 @@ pub struct Delivery {
     pub ignored: Vec<String>,
     /// The context that the client wants.
     pub context: Option<u32>,
+    /// The number of messages that were left out; `None`: none could be.
+    pub truncated: Option<usize>,
 }
 
 impl Delivery {
@@ -43,7 +49,7 @@ impl Delivery {
         call_ids: Option<ToolCallIds>,
         unenforced: &[String],
     ) -> ApiResult {
-        let window = running.generation().context_window();
+        let (window, truncated) = (running.generation().context_window(), self.truncated);
         if self.context.is_some_and(|context| context > window) {
             self.ignored.push(options::NUM_CTX.to_owned());
         }
@@ -57,7 +63,11 @@ impl Delivery {
                 HttpResponse::Ok().json(head.whole::<T>(choices, call_ids, &running, self.includes_logprobs))
             }
         };
-        Ok(with_lists(response, &self.ignored, unenforced))
+        let mut response = with_lists(response, &self.ignored, unenforced);
+        if let Some(count) = truncated {
+            response.headers_mut().insert(TRUNCATED_MESSAGES, count.into());
+        }
+        Ok(response)
     }
 }
 
@@ -82,8 +92,8 @@ pub fn logprobs(logprobs: Option<bool>, top: Option<u32>) -> Result<Option<u8>> 
     Ok(logprobs.unwrap_or(false).then(|| u8::try_from(top).unwrap_or(MAX_TOP_LOGPROBS)))
 }
 
-/// The response to a request without a prompt: its model is loaded, or with `keep_alive: 0` unloaded. `rest`: its further
-/// fields.
+/// The response to a request without a prompt: its model is loaded, or with `keep_alive: 0` unloaded. If the model stays
+/// loaded all the same, a header names the field. `rest`: the further fields of the request.
 pub async fn load<T: Content>(
     caller: &Caller,
     api: &Api,
@@ -91,17 +101,19 @@ pub async fn load<T: Content>(
     rest: &Map<String, Value>,
     head: &Head,
 ) -> ApiResult {
-    let reason = match is_zero(rest.get("keep_alive")) {
+    let mut ignored = Vec::new();
+    let reason = match is_zero(rest.get(KEEP_ALIVE)) {
         false => {
             api.chat.load(&caller.access, id, &caller.recorder).await?;
             "load"
         }
         true => {
-            api.models.unload(&caller.access, id).await.map_err(explain_scope)?;
+            let unloaded = api.models.release(&caller.access, id).await?;
+            ignored.extend((!unloaded).then(|| KEEP_ALIVE.to_owned()));
             "unload"
         }
     };
-    Ok(HttpResponse::Ok().json(head.without_text::<T>(reason)))
+    Ok(with_lists(HttpResponse::Ok().json(head.without_text::<T>(reason)), &ignored, &[]))
 }
 
 /// Whether a duration is zero: seconds, or a text such as `0s`.
@@ -112,16 +124,6 @@ fn is_zero(duration: Option<&Value>) -> bool {
             text.starts_with('0') && text.trim_end_matches(char::is_alphabetic).chars().all(|digit| digit == '0')
         }
         _ => false,
-    }
-}
-
-fn explain_scope(error: Error) -> Error {
-    match error.code() {
-        Code::InsufficientScope => {
-            let text = "Unloading a model (keep_alive: 0 without a prompt) needs an API key with the scope 'admin'. Models are unloaded anyway when memory is needed for others.";
-            Error::new(Code::InsufficientScope, text)
-        }
-        _ => error,
     }
 }
 
@@ -144,9 +146,9 @@ mod tests {
 
     #[test]
     fn fields_that_ask_for_nothing_are_not_named() {
-        let rest = json!({ "keep_alive": "5m", "shift": false, "truncate": true, "width": null, "x\n": 1 });
+        let rest = json!({ "keep_alive": "5m", "shift": true, "raw": false, "width": null, "x\n": 1 });
         let named = unknown(rest.as_object().unwrap());
-        assert_eq!(named[0], "truncate");
+        assert_eq!(named[0], "shift");
         assert_eq!(named.len(), 2);
     }
 }

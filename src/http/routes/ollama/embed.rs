@@ -36,7 +36,7 @@ pub struct EmbedRequest {
     truncate: Option<bool>,
     /// Number of dimensions, if the model supports others than its default.
     dimensions: Option<u32>,
-    /// Without effect.
+    /// `num_ctx`: max tokens of a text.
     #[schema(value_type = Option<Object>)]
     #[serde(default, deserialize_with = "crate::json_input::with_nearest_numbers")]
     options: Option<Value>,
@@ -59,7 +59,7 @@ pub struct EmbedOneRequest {
     model: String,
     /// Without a text, the model is loaded.
     prompt: Option<String>,
-    /// Without effect.
+    /// `num_ctx`: max tokens of the text.
     #[schema(value_type = Option<Object>)]
     #[serde(default, deserialize_with = "crate::json_input::with_nearest_numbers")]
     options: Option<Value>,
@@ -95,13 +95,15 @@ struct EmbedOneBody {
 async fn embed(caller: Caller, body: OllamaJson<EmbedRequest>, api: web::Data<Api>) -> ApiResult {
     let EmbedRequest { model, input, truncate, dimensions, options, rest } = body.0;
     let received = api.clock_rng.uptime();
-    let ignored = [unknown(&rest), options::names(options.as_ref())?].concat();
+    let mut ignored = unknown(&rest);
+    let num_ctx = options::of_embeddings(options.as_ref(), &mut ignored)?;
     let (texts, single) = match input {
         None => (Vec::new(), true),
         Some(Texts::One(text)) => (Some(text).filter(|text| !text.is_empty()).into_iter().collect(), true),
         Some(Texts::Many(texts)) => (texts, false),
     };
-    let call = call(&model, texts, single, dimensions.filter(|count| *count > 0), truncate.unwrap_or(true));
+    let dimensions = dimensions.filter(|count| *count > 0);
+    let call = EmbeddingCall { dimensions, truncate: truncate.unwrap_or(true), ..call(&model, texts, single, num_ctx) };
     let found = run(&caller, &api, call).await?;
     let load_duration =
         found.as_ref().map_or_else(|| api.clock_rng.uptime().saturating_sub(received), |one| one.loading);
@@ -125,21 +127,23 @@ async fn embed(caller: Caller, body: OllamaJson<EmbedRequest>, api: web::Data<Ap
 #[post("/embeddings")]
 async fn embed_one(caller: Caller, body: OllamaJson<EmbedOneRequest>, api: web::Data<Api>) -> ApiResult {
     let EmbedOneRequest { model, prompt, options, rest } = body.0;
-    let ignored = [unknown(&rest), options::names(options.as_ref())?].concat();
+    let mut ignored = unknown(&rest);
+    let num_ctx = options::of_embeddings(options.as_ref(), &mut ignored)?;
     let texts = prompt.filter(|text| !text.is_empty()).into_iter().collect();
-    let found = run(&caller, &api, call(&model, texts, true, None, true)).await?;
+    let found = run(&caller, &api, call(&model, texts, true, num_ctx)).await?;
     let embedding = found.and_then(|found| found.vectors.into_iter().next()).unwrap_or_default();
     Ok(with_lists(HttpResponse::Ok().json(EmbedOneBody { embedding }), &ignored, &[]))
 }
 
-fn call(model: &str, texts: Vec<String>, single: bool, dimensions: Option<u32>, truncate: bool) -> EmbeddingCall {
+fn call(model: &str, texts: Vec<String>, single: bool, num_ctx: Option<u32>) -> EmbeddingCall {
     EmbeddingCall {
         model: model_id(model).to_owned(),
         inputs: texts.into_iter().map(TextInput::Text).collect(),
         single,
-        dimensions,
+        dimensions: None,
         input_type: InputType::Unspecified,
-        truncate,
+        truncate: true,
+        max_tokens: num_ctx.map(|count| (count, options::NUM_CTX)),
     }
 }
 

@@ -38,9 +38,10 @@ pub struct GenerateRequest {
     system: Option<String>,
     /// Must be empty: templates of Ollama are not supported.
     template: Option<String>,
-    /// Must be empty: `/api/chat` continues conversations.
-    #[schema(value_type = Option<Vec<u32>>)]
-    context: Option<Vec<Value>>,
+    /// The `context` of an earlier response, which the prompt continues. Not with `suffix`; without effect with `raw`.
+    context: Option<Vec<u32>>,
+    /// With false, a prompt that is longer than `num_ctx` is refused.
+    truncate: Option<bool>,
     /// Whether the prompt is used as it is, without the model's chat template.
     raw: Option<bool>,
     /// `json`, or a JSON schema. Not with `raw` or `suffix`.
@@ -78,6 +79,7 @@ impl GenerateRequest {
     fn check(mut self) -> Result<(Call, Delivery)> {
         self.refuse_unsupported()?;
         let mut ignored = unknown(&self.rest);
+        self.leave_out_unused(&mut ignored);
         let options = options::check(self.options.as_ref(), &mut ignored)?;
         let logprobs = logprobs(self.logprobs, self.top_logprobs)?;
         let (is_streamed, includes_logprobs) = (self.stream.unwrap_or(true), logprobs.is_some());
@@ -87,7 +89,7 @@ impl GenerateRequest {
             true => Call::Completion(Box::new(self.completion(suffix, options, logprobs)?)),
             false => Call::Chat(Box::new(self.chat(options, logprobs)?)),
         };
-        Ok((call, Delivery { is_streamed, includes_logprobs, ignored, context }))
+        Ok((call, Delivery { is_streamed, includes_logprobs, ignored, context, truncated: None }))
     }
 
     /// Refuses what would change the output and is not supported.
@@ -97,23 +99,44 @@ impl GenerateRequest {
             let text = "'template' is not supported: this server uses the chat template of the model. Leave it out, or format the prompt yourself and send raw: true.";
             return Err(Error::invalid("template", text));
         }
-        if self.context.as_ref().is_some_and(|context| !context.is_empty()) {
-            let text = "'context' is not supported. Send the messages of the conversation to /api/chat.";
+        if self.continues() && self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
+            let text = "'context' with 'suffix' is not supported. Leave one of them out.";
             return Err(Error::invalid("context", text));
         }
         Ok(())
     }
 
+    fn continues(&self) -> bool {
+        self.context.as_ref().is_some_and(|context| !context.is_empty())
+    }
+
+    /// Leaves out what does not go with `raw` or `context`, and adds its name to `ignored`: a prompt that is used as it is
+    /// continues nothing, and a context has its system prompt.
+    fn leave_out_unused(&mut self, ignored: &mut Vec<String>) {
+        let (is_raw, continues) = (self.raw.unwrap_or(false), self.continues());
+        if is_raw && continues {
+            self.context = None;
+            ignored.push("context".to_owned());
+        }
+        if !is_raw && continues && self.system.take().is_some_and(|system| !system.is_empty()) {
+            ignored.push("system".to_owned());
+        }
+    }
+
     /// A prompt through the chat template.
     fn chat(self, options: Options, logprobs: Option<u8>) -> Result<ChatCall> {
-        let Options { sampling, seed, stop, max_tokens, .. } = options;
+        let Options { sampling, seed, stop, max_tokens, context: num_ctx } = options;
         let variables = think(self.think.as_ref())?;
         let system = self.system.filter(|system| !system.is_empty()).map(|system| Message::new("system", system));
         let prompt = Message::new("user", self.prompt.unwrap_or_default());
         Ok(ChatCall {
             model: Some(model_id(&self.model).to_owned()),
             messages: system.into_iter().chain([prompt]).collect(),
-            context: ConversationContextRequest::default(),
+            context: ConversationContextRequest {
+                continued: self.context.unwrap_or_default(),
+                max_prompt_tokens: num_ctx.filter(|_| self.truncate == Some(false)),
+                ..Default::default()
+            },
             prompt: PromptOptions { variables, ..PromptOptions::default() },
             max_reasoning_tokens: None,
             output: output::request(self.format.as_ref(), &[], &mut Vec::new())?,

@@ -1,5 +1,5 @@
-//! Calls that change models, besides [`pull`](super::pull). Operators install models with `outpost models`, so most of these calls
-//! only say so. A tuned model can be deleted.
+//! Calls that change models, besides [`pull`](super::pull) and [`create`](super::create). Operators install models with `outpost
+//! models`, so most of these calls only say so. Tuned and derived models can be deleted.
 
 use actix_web::{HttpResponse, delete, get, post, web};
 use utoipa_actix_web::service_config::ServiceConfig;
@@ -12,10 +12,10 @@ use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller};
 
 pub fn routes(config: &mut ServiceConfig) {
-    config.service(remove).service(push).service(create).service(copy).service(has_blob).service(put_blob);
+    config.service(remove).service(push).service(has_blob).service(put_blob);
 }
 
-/// Delete a model that the project has trained.
+/// Delete a model that the project has trained, or with the scope `admin` a derived model.
 #[utoipa::path(tag = "ollama", request_body = NamedModel, responses((status = 200, description = "The model is deleted.")))]
 #[delete("/delete")]
 async fn remove(caller: Caller, body: OllamaJson<NamedModel>, api: web::Data<Api>) -> ApiResult {
@@ -29,20 +29,6 @@ async fn remove(caller: Caller, body: OllamaJson<NamedModel>, api: web::Data<Api
 #[post("/push")]
 async fn push(_: Caller) -> ApiResult {
     unsupported("pushed to a registry")
-}
-
-/// Not supported.
-#[utoipa::path(tag = "ollama", responses((status = 400, description = "Models cannot be created.")))]
-#[post("/create")]
-async fn create(_: Caller) -> ApiResult {
-    unsupported("created")
-}
-
-/// Not supported.
-#[utoipa::path(tag = "ollama", responses((status = 400, description = "Models cannot be copied.")))]
-#[post("/copy")]
-async fn copy(_: Caller) -> ApiResult {
-    unsupported("copied")
 }
 
 /// Not supported: there are no blobs.
@@ -64,7 +50,7 @@ async fn put_blob(_: Caller) -> ApiResult {
 /// `done`: what cannot be done with models.
 fn unsupported<T>(done: &str) -> Result<T> {
     let text = format!(
-        "Models cannot be {done} over this API. The operator installs them on the server with 'outpost models pull' or 'outpost models import'; fine-tuning jobs (POST /v1/fine_tuning/jobs) make new ones."
+        "Files of models cannot be {done} over this API. The operator installs models on the server with 'outpost models pull' or 'outpost models import'; fine-tuning jobs (POST /v1/fine_tuning/jobs) make new ones."
     );
     Err(Error::new(Code::InvalidParameter, text))
 }

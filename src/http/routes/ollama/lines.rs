@@ -27,6 +27,7 @@ pub fn respond<T: Content>(
         head,
         call_ids,
         calls: WholeCalls::default(),
+        ids: Vec::new(),
         ending: FinishReason::Stop,
         content: PhantomData::<fn() -> T>,
     };
@@ -38,6 +39,8 @@ struct Lines<C, T> {
     head: Head,
     call_ids: Option<ToolCallIds>,
     calls: WholeCalls,
+    /// The tokens so far.
+    ids: Vec<u32>,
     ending: FinishReason,
     content: PhantomData<fn() -> T>,
 }
@@ -56,18 +59,19 @@ impl<C: RunningText + 'static, T: Content> EventSource for Lines<C, T> {
 
     fn event(&mut self, delta: &TextDelta) -> Option<Bytes> {
         self.ending = delta.end.unwrap_or(self.ending);
+        self.ids.extend(&delta.ids);
         let calls = self.calls.add(delta);
         if delta.reasoning.is_empty() && delta.text.is_empty() && calls.is_empty() && delta.tokens.is_empty() {
             return None;
         }
         let body = |ids| calls.into_iter().map(|(index, call)| ToolCallBody::new(ids, index, call)).collect();
         let calls = self.call_ids.map(body).unwrap_or_default();
-        let parts = Parts { thinking: delta.reasoning.clone(), text: delta.text.clone(), calls };
+        let parts = Parts { thinking: delta.reasoning.clone(), text: delta.text.clone(), calls, context: None };
         Some(ndjson::line(&self.head.part::<T>(parts, &delta.tokens)))
     }
 
     fn last_event(&mut self) -> Bytes {
-        ndjson::line(&self.head.last::<T>(self.ending, &self.running))
+        ndjson::line(&self.head.last::<T>(self.ending, &self.ids, &self.running))
     }
 
     fn error_event(&self, error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> Bytes {

@@ -3,12 +3,14 @@
 mod body;
 mod chat;
 mod content;
+mod create;
 mod delivery;
 mod embed;
 mod generate;
 mod installation;
 mod lines;
 mod model_name;
+mod modelfile;
 mod models;
 mod options;
 mod output;
@@ -25,5 +27,6 @@ pub fn mount(config: &mut ServiceConfig) {
         .configure(generate::routes)
         .configure(embed::routes)
         .configure(pull::routes)
+        .configure(create::routes)
         .configure(installation::routes);
 }

@@ -13,9 +13,15 @@ pub fn model_id(name: &str) -> &str {
     }
 }
 
+/// The name under which Ollama's API lists a model. It always has a tag, with which clients compare their own names.
+pub fn tagged_name(id: &str) -> String {
+    let last = id.rsplit('/').next().unwrap_or(id);
+    if last.contains(':') { id.to_owned() } else { format!("{id}{LATEST}") }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::model_id;
+    use super::{model_id, tagged_name};
 
     #[test]
     fn the_tag_latest_is_left_out() {
@@ -26,6 +32,16 @@ mod tests {
             ("ft:tiny:acme::abc", "ft:tiny:acme::abc"),
             ("ft:tiny:latest", "ft:tiny:latest"),
         ] {
+            assert_eq!(model_id(name), id);
+        }
+    }
+
+    #[test]
+    fn a_name_without_a_tag_gets_one() {
+        for (id, name) in
+            [("tiny", "tiny:latest"), ("a/b", "a/b:latest"), ("qwen:0.5b", "qwen:0.5b"), ("ft:a:b::c", "ft:a:b::c")]
+        {
+            assert_eq!(tagged_name(id), name);
             assert_eq!(model_id(name), id);
         }
     }

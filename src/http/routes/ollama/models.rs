@@ -9,11 +9,13 @@ use serde_json::{Map, Value, json};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use super::body::OllamaJson;
-use super::model_name::model_id;
+use super::model_name::{model_id, tagged_name};
+use super::modelfile;
 use crate::clock_rng::Timestamp;
 use crate::display::hex;
 use crate::engine::{GenerationDefaults, ModelInfo, ModelKind, template_has_reasoning};
 use crate::error::{Error, Result};
+use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller};
 
@@ -81,7 +83,7 @@ struct LoadedModel {
 #[derive(Serialize, utoipa::ToSchema)]
 #[schema(as = OllamaModelDetails)]
 struct Details {
-    /// The base model of an adapter.
+    /// The base model of an adapter, or the model of an alias.
     parent_model: String,
     format: &'static str,
     family: String,
@@ -96,9 +98,13 @@ struct Details {
 struct ShowBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     license: Option<String>,
+    /// As a Modelfile for `/api/create`. It has no template: the chat template stays that of the model.
     modelfile: String,
     /// The default parameters of the model's settings, each on a line.
     parameters: String,
+    /// The system prompt of the model's settings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    system: Option<String>,
     /// The model's chat template.
     template: String,
     details: Details,
@@ -107,6 +113,18 @@ struct ShowBody {
     capabilities: Vec<&'static str>,
     #[schema(value_type = String, format = DateTime)]
     modified_at: Timestamp,
+}
+
+/// A request for the description of a model.
+#[derive(Deserialize, utoipa::ToSchema)]
+#[schema(as = OllamaShowRequest)]
+struct ShowRequest {
+    /// Id of a model. `NAME:latest` is `NAME`.
+    model: Option<String>,
+    /// The older name of `model`.
+    name: Option<String>,
+    /// Without effect: lists of tokens and tensors are never returned.
+    verbose: Option<bool>,
 }
 
 /// A request that names a model.
@@ -129,8 +147,8 @@ impl NamedModel {
 impl ModelBody {
     fn new(model: &ModelInfo) -> Self {
         Self {
-            name: model.id.clone(),
-            model: model.id.clone(),
+            name: tagged_name(&model.id),
+            model: tagged_name(&model.id),
             size: model.bytes,
             digest: state_digest(model),
             details: Details::new(model),
@@ -141,7 +159,7 @@ impl ModelBody {
 impl Details {
     fn new(model: &ModelInfo) -> Self {
         Self {
-            parent_model: model.base.clone().unwrap_or_default(),
+            parent_model: model.base.as_ref().or(model.alias_of.as_ref()).cloned().unwrap_or_default(),
             format: model.format,
             family: model.architecture.clone(),
             families: vec![model.architecture.clone()],
@@ -198,6 +216,9 @@ fn model_info(model: &ModelInfo) -> Map<String, Value> {
     info
 }
 
+/// The width of the names of parameters, as `ollama show` prints them.
+const PARAMETER_WIDTH: usize = 30;
+
 /// The default parameters under Ollama's names, as in a Modelfile.
 fn parameters(defaults: &GenerationDefaults) -> String {
     let floats = [
@@ -215,7 +236,7 @@ fn parameters(defaults: &GenerationDefaults) -> String {
     let seed = defaults.seed.map(|seed| ("seed", seed.cast_signed().to_string()));
     let stops = defaults.stop.iter().flatten().map(|stop| ("stop", json!(stop).to_string()));
     let lines = floats.chain(counts).chain(seed).chain(stops);
-    lines.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join("\n")
+    lines.map(|(name, value)| format!("{name:<PARAMETER_WIDTH$} {value}")).collect::<Vec<_>>().join("\n")
 }
 
 /// The models that the key may use and that this API can run.
@@ -266,26 +287,35 @@ async fn ps(caller: Caller, api: web::Data<Api>) -> ApiResult {
 }
 
 /// Describe a model, in the format of Ollama's API.
-#[utoipa::path(tag = "ollama", request_body = NamedModel, responses((status = 200, body = ShowBody)))]
+#[utoipa::path(tag = "ollama", request_body = ShowRequest, responses((status = 200, body = ShowBody)))]
 #[post("/show")]
-async fn show(caller: Caller, body: OllamaJson<NamedModel>, api: web::Data<Api>) -> ApiResult {
-    let name = body.0.into_name()?;
-    let model = api.models.get(&caller.access, model_id(&name)).await?;
-    let template = api.models.chat_template(&model).await?.unwrap_or_default();
+async fn show(caller: Caller, body: OllamaJson<ShowRequest>, api: web::Data<Api>) -> ApiResult {
+    let ShowRequest { model, name, verbose } = body.0;
+    let name = NamedModel { model, name }.into_name()?;
+    let ignored: Vec<String> = verbose.filter(|wanted| *wanted).map(|_| "verbose".to_owned()).into_iter().collect();
+    let name = model_id(&name);
+    let installed = api.models.get(&caller.access, name).await?;
+    let template = api.models.chat_template(&installed).await?.unwrap_or_default();
+    let model = api.models.describe(&caller.access, name).await?;
+    let parameters = parameters(&api.models.generation_defaults(name));
+    let system = api.models.system_prompt(name);
+    let own_license = api.models.derived(name).and_then(|derived| derived.license);
     let mut capabilities = capabilities(&model);
     if capabilities.contains(&"completion") && template_has_reasoning(&template) {
         capabilities.push("thinking");
     }
-    Ok(HttpResponse::Ok().json(ShowBody {
-        license: model.license.clone(),
-        modelfile: format!("FROM {}\n", model.id),
-        parameters: parameters(&api.models.generation_defaults(&model.id)),
+    let response = HttpResponse::Ok().json(ShowBody {
+        modelfile: modelfile::write(&installed.id, system.as_deref(), &parameters, own_license.as_deref()),
+        parameters,
+        license: own_license.or_else(|| model.license.clone()),
+        system: system.map(|text| text.to_string()),
         template,
         details: Details::new(&model),
         model_info: model_info(&model),
         capabilities,
         modified_at: model.created,
-    }))
+    });
+    Ok(with_lists(response, &ignored, &[]))
 }
 
 #[cfg(test)]

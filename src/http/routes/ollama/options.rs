@@ -35,7 +35,7 @@ pub struct OptionsSchema {
     stop: Option<Vec<String>>,
     /// Max tokens to generate; up to the end of the context if it is not positive.
     num_predict: Option<i64>,
-    /// Without effect: the context is the model's. Named in a header if it is larger.
+    /// Max tokens of a chat's prompt: the oldest turns are left out. Named in a header if it is larger than the model's context.
     num_ctx: Option<i64>,
 }
 
@@ -48,7 +48,7 @@ pub struct Options {
     pub stop: Option<Vec<String>>,
     /// With the name of its field. `None`: what the context leaves.
     pub max_tokens: Option<(u32, &'static str)>,
-    /// The context that the client wants.
+    /// The context that the client wants: tokens that a prompt may have.
     pub context: Option<u32>,
 }
 
@@ -76,7 +76,7 @@ pub fn check(options: Option<&Value>, ignored: &mut Vec<String>) -> Result<Optio
             "stop" => fields.stop = Some(option.stop()?),
             // Up to the end of the context if it is not positive.
             "num_predict" => max_tokens = Some(option.count()?).filter(|count| *count > 0),
-            "num_ctx" => context = Some(option.count()?),
+            "num_ctx" => context = option.context()?,
             _ => ignored.push(format!("options.{}", shorten(name))),
         }
     }
@@ -99,9 +99,16 @@ fn in_options(error: Error) -> Error {
     Error::invalid(name, text)
 }
 
-/// The names of all options, for calls that have none.
-pub fn names(options: Option<&Value>) -> Result<Vec<String>> {
-    Ok(given(options)?.map(|(name, _)| format!("options.{}", shorten(name))).collect())
+/// The only option of embeddings: the tokens that a text may have. The names of the others are added to `ignored`.
+pub fn of_embeddings(options: Option<&Value>, ignored: &mut Vec<String>) -> Result<Option<u32>> {
+    let mut context = None;
+    for (name, value) in given(options)? {
+        match name.as_str() {
+            "num_ctx" => context = Given { name, value }.context()?,
+            _ => ignored.push(format!("options.{}", shorten(name))),
+        }
+    }
+    Ok(context)
 }
 
 /// The options that are set.
@@ -148,6 +155,11 @@ impl Given<'_> {
     /// A whole number; 0 if it is negative.
     fn count(&self) -> Result<u32> {
         self.integer().map(|number| u32::try_from(number.max(0)).unwrap_or(u32::MAX))
+    }
+
+    /// The size of a context; `None` if it is not positive.
+    fn context(&self) -> Result<Option<u32>> {
+        self.count().map(|count| Some(count).filter(|count| *count > 0))
     }
 
     fn stop(&self) -> Result<Stop> {

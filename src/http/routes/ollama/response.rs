@@ -40,6 +40,8 @@ pub struct Parts {
     pub thinking: String,
     pub text: String,
     pub calls: Vec<ToolCallBody>,
+    /// The tokens of the prompt and of what was generated.
+    pub context: Option<Vec<u32>>,
 }
 
 /// The content of a body.
@@ -74,18 +76,22 @@ pub struct GenerateContent {
     /// The reasoning before the response.
     #[serde(skip_serializing_if = "String::is_empty")]
     thinking: String,
+    /// The tokens of the prompt and of what was generated, in the last part: the `context` of a request that continues.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<Vec<u32>>,
 }
 
 impl Content for ChatContent {
-    fn new(Parts { thinking, text, calls }: Parts) -> Self {
+    /// A chat is continued by its messages.
+    fn new(Parts { thinking, text, calls, .. }: Parts) -> Self {
         Self { message: MessageBody { role: "assistant", content: text, thinking, tool_calls: calls } }
     }
 }
 
 impl Content for GenerateContent {
     /// There are no tools.
-    fn new(Parts { thinking, text, .. }: Parts) -> Self {
-        Self { response: text, thinking }
+    fn new(Parts { thinking, text, context, .. }: Parts) -> Self {
+        Self { response: text, thinking, context }
     }
 }
 
@@ -201,6 +207,11 @@ pub struct Head {
     pub received: Duration,
 }
 
+/// The tokens of a prompt and of its completion; `None` if an upstream model has them.
+fn context(running: &impl RunningText, generated: &[u32]) -> Option<Vec<u32>> {
+    running.prompt().map(|prompt| [prompt, generated].concat())
+}
+
 impl Head {
     /// A part that is not the last.
     pub fn part<T: Content>(&self, parts: Parts, tokens: &[TokenInfo]) -> Body<T> {
@@ -208,9 +219,9 @@ impl Head {
         Body { logprobs, ..self.body(parts, None) }
     }
 
-    /// The last part.
-    pub fn last<T: Content>(&self, ending: FinishReason, running: &impl RunningText) -> Body<T> {
-        self.complete(Parts::default(), ending, running)
+    /// The last part. `ids`: the tokens of all parts.
+    pub fn last<T: Content>(&self, ending: FinishReason, ids: &[u32], running: &impl RunningText) -> Body<T> {
+        self.complete(Parts { context: context(running, ids), ..Parts::default() }, ending, running)
     }
 
     /// The response of a request that generates nothing: its model was loaded or unloaded.
@@ -226,10 +237,11 @@ impl Head {
         running: &impl RunningText,
         includes_logprobs: bool,
     ) -> Body<T> {
-        let Choice { reasoning, text, calls, tokens, ending, .. } = choices.into_iter().next().unwrap_or_default();
+        let Choice { reasoning, text, calls, tokens, ids, ending } = choices.into_iter().next().unwrap_or_default();
         let calls =
             call_ids.map(|ids| (0..).zip(calls).map(|(index, call)| ToolCallBody::new(ids, index, call)).collect());
-        let parts = Parts { thinking: reasoning, text, calls: calls.unwrap_or_default() };
+        let context = context(running, &ids);
+        let parts = Parts { thinking: reasoning, text, calls: calls.unwrap_or_default(), context };
         let body = self.complete(parts, ending.unwrap_or(FinishReason::Stop), running);
         let tokens = tokens.iter().filter(|_| includes_logprobs);
         Body { logprobs: tokens.map(LogprobBody::from).collect(), ..body }
