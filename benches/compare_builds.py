@@ -23,6 +23,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benches/peers"))
 
+import smoke  # noqa: E402
 from chat import Outpost, prompt  # noqa: E402
 
 CHAT, EMBEDDINGS = "smollm2-135m-instruct", "all-minilm-l6-v2"
@@ -50,7 +51,7 @@ class Server(Outpost):
 
 
 def median_of(count, measure):
-    return statistics.median(measure(index) for index in range(count))
+    return statistics.median(measure(index) for index in range(smoke.few(count, 1)))
 
 
 def short_chat(server, seed):
@@ -60,23 +61,24 @@ def short_chat(server, seed):
 
 def prefill(tokens):
     def measure(server, seed):
-        times, usage = server.stream(prompt(tokens, seed), 2)
+        times, usage = server.stream(prompt(smoke.few(tokens, 20), seed), 2)
         return usage["prompt_tokens"] / times[0]
 
     return measure
 
 
 def decode(server, seed):
-    times, usage = server.stream(prompt(64, seed), 129)
+    times, usage = server.stream(prompt(64, seed), smoke.few(129, 4))
     return (usage["completion_tokens"] - 1) / (times[-1] - times[0])
 
 
 def streams(count):
-    return lambda server, seed: server.concurrent_streams(count, 200, 64, seed)[0]
+    length, tokens = smoke.few((200, 64), (20, 4))
+    return lambda server, seed: server.concurrent_streams(smoke.few(count, 2), length, tokens, seed)[0]
 
 
 def embeddings(tokens, batch):
-    repeat = 40 if tokens * batch < 1000 else 3
+    repeat, batch = 40 if tokens * batch < 1000 else 3, smoke.few(batch, min(batch, 2))
 
     def measure(server, seed):
         # No text is repeated, and both servers get the same texts.
@@ -92,7 +94,8 @@ def metered_read(server, seed):
 
 
 def image(server, seed):
-    body = {"model": server.model, "prompt": "a lighthouse", "size": "256x256", "steps": 2, "seed": seed + 1}
+    size = smoke.few("256x256", "64x64")
+    body = {"model": server.model, "prompt": "a lighthouse", "size": size, "steps": 2, "seed": seed + 1}
     return 1 / server.request_seconds("POST", "/v1/images/generations", body)
 
 
@@ -141,7 +144,10 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", help="measures whose name contains this")
-    args = parser.parse_args()
+    smoke.run(parser, measure, "{binary} {binary} --rounds 1 --image-models {models} --image-model sd1")
+
+
+def measure(args):
     print("| | old | new | new / old |\n|---|---|---|---|")
     compare(MEASURES, args, CHAT, ["--no-speculation"], args.models)
     if args.image_model:

@@ -7,50 +7,49 @@ Prints the exact matches on orders that it has not seen before and after the tra
 
 import argparse
 import json
-import subprocess
-import tempfile
+import sys
 import time
 import urllib.request
 from pathlib import Path
 
-ORDERS = Path(__file__).parent.parent / "tests/fixtures/orders"
-ADDRESS = "127.0.0.1:18317"
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "benches/peers"))
+
+import smoke  # noqa: E402
+from chat import Outpost  # noqa: E402
+
+ORDERS = ROOT / "tests/fixtures/orders"
+# Lines of each file that are used.
+LINES = smoke.few(None, 1)
 
 
-class Server:
-    def __init__(self, binary, models, folder):
-        command = [binary, "serve", "--data", folder, "--models", models, "--listen", ADDRESS]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(300):
-            try:
-                urllib.request.urlopen(f"http://{ADDRESS}/healthz")
-                break
-            except OSError:
-                time.sleep(0.1)
-        self.key = (Path(folder) / "admin.key").read_text().strip()
+def lines(name):
+    return (ORDERS / name).read_text().splitlines(keepends=True)[:LINES]
 
+
+class Server(Outpost):
     def call(self, method, path, body=None, content_type="application/json"):
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"authorization": f"Bearer {self.key}", "content-type": content_type}
-        request = urllib.request.Request(f"http://{ADDRESS}/v1{path}", data, headers, method=method)
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1{path}", data, headers, method=method)
         return json.load(urllib.request.urlopen(request))
 
-    def upload(self, path):
+    def upload(self, name):
         head = (
             '--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nfine-tune\r\n'
             '--x\r\ncontent-disposition: form-data; name="file"; filename="orders.jsonl"\r\n\r\n'
         )
-        body = head.encode() + path.read_bytes() + b"\r\n--x--\r\n"
+        body = head.encode() + "".join(lines(name)).encode() + b"\r\n--x--\r\n"
         return self.call("POST", "/files", body, "multipart/form-data; boundary=x")["id"]
 
     def exact_matches(self, model):
-        lines = [json.loads(line)["messages"] for line in (ORDERS / "test.jsonl").read_text().splitlines()]
+        chats = [json.loads(line)["messages"] for line in lines("test.jsonl")]
         found = 0
-        for request, order in lines:
+        for request, order in chats:
             chat = {"model": model, "messages": [request], "temperature": 0, "max_tokens": 40}
             answer = self.call("POST", "/chat/completions", chat)["choices"][0]["message"]["content"]
             found += answer.strip() == order["content"]
-        return f"{found} of {len(lines)}"
+        return f"{found} of {len(chats)}"
 
     def memory(self):
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -64,28 +63,30 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=1)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        server = Server(arguments.binary, arguments.models, folder)
-        try:
-            print("exact matches before:", server.exact_matches(arguments.model))
-            new = {
-                "model": arguments.model,
-                "training_file": server.upload(ORDERS / "train.jsonl"),
-                "validation_file": server.upload(ORDERS / "validation.jsonl"),
-                "seed": 7,
-                "hyperparameters": {"n_epochs": arguments.epochs, "batch_size": arguments.batch_size},
-            }
-            began = time.monotonic()
-            path = "/fine_tuning/jobs/" + server.call("POST", "/fine_tuning/jobs", new)["id"]
-            while (job := server.call("GET", path))["state"] in ("queued", "running"):
-                time.sleep(1)
-            print(f"{job['state']} after {time.monotonic() - began:.0f} s:", job["error"] or job["progress"])
-            print("exact matches after:", server.exact_matches(job["fine_tuned_model"]))
-            print("peak memory:", server.memory())
-        finally:
-            server.process.terminate()
-            server.process.wait()
+    parser.add_argument("--threads", type=int, default=2)
+    smoke.run(parser, measure, "{binary} {models} smollm2-135m-instruct --epochs 1")
+
+
+def measure(arguments):
+    server = Server(arguments.model, arguments.threads, models=arguments.models, binary=arguments.binary)
+    try:
+        print("exact matches before:", server.exact_matches(arguments.model))
+        new = {
+            "model": arguments.model,
+            "training_file": server.upload("train.jsonl"),
+            "validation_file": server.upload("validation.jsonl"),
+            "seed": 7,
+            "hyperparameters": {"n_epochs": arguments.epochs, "batch_size": arguments.batch_size},
+        }
+        began = time.monotonic()
+        path = "/fine_tuning/jobs/" + server.call("POST", "/fine_tuning/jobs", new)["id"]
+        while (job := server.call("GET", path))["state"] in ("queued", "running"):
+            time.sleep(smoke.few(1, 0.1))
+        print(f"{job['state']} after {time.monotonic() - began:.0f} s:", job["error"] or job["progress"])
+        print("exact matches after:", server.exact_matches(job["fine_tuned_model"]))
+        print("peak memory:", server.memory())
+    finally:
+        server.close()
 
 
 if __name__ == "__main__":

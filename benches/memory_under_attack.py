@@ -25,9 +25,14 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "benches/peers"))
+
+import smoke  # noqa: E402
+
 KOKORO = ROOT / "tests/fixtures/kokoro"
 CHAT = "smollm2-135m-instruct"
-UNREAD_CLIENTS = 300
+UNREAD_CLIENTS = smoke.few(300, 2)
+LONG_CHAT = smoke.few(1900, 20)
 # The server is stopped before the machine runs out of memory.
 MAX_BYTES = 12 << 30
 WORDS = "sea stone river light house green paper window summer engine story music garden winter table".split()
@@ -148,7 +153,7 @@ def in_parallel(calls):
 
 def warm_up(server, rounds):
     for round_index in range(rounds):
-        texts = (" ".join(random.Random(f"{round_index} {row}").choices(WORDS, k=1900)) for row in range(4))
+        texts = (" ".join(random.Random(f"{round_index} {row}").choices(WORDS, k=LONG_CHAT)) for row in range(4))
         in_parallel([lambda text=text: server.chat(text) for text in texts])
         print(f"after {4 * (round_index + 1)} long chats: {server.memory()[0]} MB", flush=True)
 
@@ -169,10 +174,10 @@ def attack(server):
     results = in_parallel([call for _, call in calls])
     for (name, _), result in zip(calls, results):
         print(f"{name}: {result[0]} {result[1][:120]}" if result else f"{name}: no response")
-    time.sleep(2)
+    time.sleep(smoke.few(2, 0.2))
     stop.set()
     [client.close() for client in unread]
-    time.sleep(5)
+    time.sleep(smoke.few(5, 0))
     print(f"before {before} MB; peak {server.peak} MB, with child processes {server.peak_with_children} MB; "
           f"{server.memory()[0]} MB five seconds later")
     return results[-1] and results[-1][0] == 200
@@ -183,7 +188,10 @@ def main():
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "target/release/outpost")
     parser.add_argument("--warm-up", type=int, default=0, metavar="ROUNDS")
     parser.add_argument("--words", type=int, default=1_000_000, help="words of each lexicon")
-    args = parser.parse_args()
+    smoke.run(parser, measure, "--binary {binary} --warm-up 1 --words 1000")
+
+
+def measure(args):
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "models").mkdir()
@@ -193,7 +201,8 @@ def main():
         is_answered = attack(server)
         server.process.terminate()
         server.process.wait()
-    sys.exit(not is_answered)
+    if not is_answered:
+        sys.exit("the local chat was not answered")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,10 @@ sample greedily and never stop early. Every figure is the median over the runs.
 """
 
 import argparse
+import atexit
 import http.client
 import json
+import math
 import os
 import pathlib
 import random
@@ -22,8 +24,13 @@ import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+import smoke
+from smoke import ROOT
+
 WORDS = "sea stone river light house green paper window summer engine story music garden winter table".split()
+# Tokens of prompts and responses.
+LENGTH, TOKENS = smoke.few(200, 20), smoke.few(128, 4)
+SHARED_PREFIX = smoke.few(1500, 150)
 
 
 def prompt(tokens, seed):
@@ -33,15 +40,18 @@ def prompt(tokens, seed):
 
 
 class Outpost:
-    """An `outpost serve` process with its own data folder."""
+    """An `outpost serve` process with its own data folder. Without `binary`, it is that of `OUTPOST_BIN` or the release build."""
 
     def __init__(self, model, threads, arguments=(), models=ROOT / "models", binary=None):
         self.model = model
         self.data = tempfile.TemporaryDirectory()
         target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-        command = [binary or target / "release/outpost", "serve", "--listen", "127.0.0.1:0", "--no-pull"]
+        binary = binary or os.environ.get("OUTPOST_BIN") or target / "release/outpost"
+        command = [binary, "serve", "--listen", "127.0.0.1:0", "--no-pull"]
         command += ["--data", self.data.name, "--models", models, "--threads", str(threads), *arguments]
         self.process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        # The server also ends with a script that fails.
+        atexit.register(self.process.kill)
         self.port = int(re.search(r":(\d+)", self.process.stdout.readline())[1])
         self.key = (pathlib.Path(self.data.name) / "admin.key").read_text().strip()
 
@@ -175,84 +185,89 @@ def chatml(text):
 
 
 def p50_p95(values):
-    """The median and the 95th percentile."""
-    ordered = sorted(values)
+    """The median and the 95th percentile, which no values do not have."""
+    ordered = sorted(values) or [math.nan]
     return ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.95)]
 
 
 def concurrency(args, path):
     """Throughput and latency of concurrent streams."""
-    print("\n| streams | Outpost tok/s | llama.cpp tok/s | ratio | first token p50 (Outpost / llama.cpp) | inter-token p50 | inter-token p95 |")
-    print("|---|---|---|---|---|---|---|")
+    names = ["outpost"] if smoke.lacks("llama_cpp") or smoke.lacks("numpy") else ["outpost", "llama"]
+    print("\nIn each column: Outpost / llama.cpp.\n\n| streams | tok/s | ratio | first token p50, ms | inter-token p50, ms | inter-token p95, ms |")
+    print("|---|---|---|---|---|---|")
     for streams in args.streams:
-        outpost, llama = Outpost(args.model, args.threads, args.serve), LlamaCpp(path, args.threads, streams)
-        outpost.stream("warm", 4)
-        runs = {"outpost": [], "llama": []}
+        runners = {"outpost": Outpost(args.model, args.threads, args.serve)}
+        if "llama" in names:
+            runners["llama"] = LlamaCpp(path, args.threads, streams)
+        runners["outpost"].stream("warm", 4)
+        runs = {name: [] for name in names}
         for run in range(args.runs):
-            runs["outpost"].append(outpost.concurrent_streams(streams, 200, 128, run))
-            runs["llama"].append(llama.concurrent_streams(streams, 200, 128, run))
-        outpost.close()
+            for name, runner in runners.items():
+                runs[name].append(runner.concurrent_streams(streams, LENGTH, TOKENS, run))
+        runners["outpost"].close()
         speed = {name: statistics.median(run[0] for run in figures) for name, figures in runs.items()}
         first = {name: statistics.median(t for run in figures for t in run[1]) for name, figures in runs.items()}
         latency = {name: p50_p95([seconds for run in figures for seconds in run[2]]) for name, figures in runs.items()}
-        print(
-            f"| {streams} | {speed['outpost']:.0f} | {speed['llama']:.0f} | {speed['outpost'] / speed['llama']:.2f} "
-            f"| {first['outpost'] * 1e3:.0f} / {first['llama'] * 1e3:.0f} ms "
-            f"| {latency['outpost'][0] * 1e3:.1f} / {latency['llama'][0] * 1e3:.1f} ms "
-            f"| {latency['outpost'][1] * 1e3:.1f} / {latency['llama'][1] * 1e3:.1f} ms |",
-            flush=True,
-        )
+        cells = [
+            " / ".join(f"{speed[name]:.0f}" for name in names),
+            f"{speed['outpost'] / speed[names[-1]]:.2f}",
+            " / ".join(f"{first[name] * 1e3:.0f}" for name in names),
+            " / ".join(f"{latency[name][0] * 1e3:.1f}" for name in names),
+            " / ".join(f"{latency[name][1] * 1e3:.1f}" for name in names),
+        ]
+        print(f"| {streams} | {' | '.join(cells)} |", flush=True)
 
 
 def prefix_cache(args):
-    """Time to first token with a shared prefix of 1,500 tokens: cold, warm, and for another project."""
+    """Time to first token with a shared prefix: cold, warm, and for another project."""
     server = Outpost(args.model, args.threads, args.serve)
     keys = [server.create_project_key("one"), server.create_project_key("two")]
     server.stream("warm", 4)
     cold, warm, other = [], [], []
     for run in range(args.runs):
-        shared = prompt(1500, 77_000 + run)
+        shared = prompt(SHARED_PREFIX, 77_000 + run)
         stream = lambda end, key: server.stream(f"{shared} {end}", 2, key)
         cold.append(stream("first", keys[0])[0][0])
         times, usage = stream("second", keys[0])
         warm.append(times[0])
-        assert usage["prompt_tokens_details"]["cached_tokens"] > 1400, usage
+        assert usage["prompt_tokens_details"]["cached_tokens"] > SHARED_PREFIX - 100, usage
         times, usage = stream("second", keys[1])
         other.append(times[0])
         # The first tokens of the template may be cached from this project's previous prompt.
         assert usage["prompt_tokens_details"]["cached_tokens"] < 64, usage
     server.close()
     cold, warm, other = map(statistics.median, (cold, warm, other))
-    print(f"\nshared prefix of 1,500 tokens, time to first token: cold {cold * 1e3:.0f} ms, warm {warm * 1e3:.0f} ms")
+    print(f"\nshared prefix of {SHARED_PREFIX:,} tokens, time to first token: cold {cold * 1e3:.0f} ms, warm {warm * 1e3:.0f} ms")
     print(f"({warm / cold:.1%} of cold), another project {other * 1e3:.0f} ms ({other / cold:.1%} of cold)", flush=True)
 
 
 def prefill_stall(args):
-    """Inter-token latency of running streams, by themselves and during the prefill of a prompt of 1,900 tokens."""
+    """Inter-token latency of running streams, by themselves and during the prefill of a long prompt."""
     server = Outpost(args.model, args.threads, args.serve)
     server.stream("warm", 4)
+    count, tokens, pause, length = smoke.few((4, 400, 1.0, 1900), (1, 40, 0.2, 100))
     idle, busy = [], []
     for run in range(args.runs):
         streams = []
         readers = [
-            threading.Thread(target=lambda index: streams.append(server.stream(prompt(100, run * 50 + index), 400)[0]), args=(index,))
-            for index in range(4)
+            threading.Thread(target=lambda index: streams.append(server.stream(prompt(100, run * 50 + index), tokens)[0]), args=(index,))
+            for index in range(count)
         ]
         began = time.perf_counter()
         [reader.start() for reader in readers]
-        time.sleep(1.0)
+        time.sleep(pause)
         sent = time.perf_counter() - began
-        times, _ = server.stream(prompt(1900, 90_000 + run), 2)
+        times, _ = server.stream(prompt(length, 90_000 + run), 2)
         done = sent + times[0]
         [reader.join() for reader in readers]
         for stream in streams:
             for a, b in zip(stream, stream[1:]):
-                if a > 0.5:
+                if a > pause / 2:
                     (busy if sent < b < done else idle).append(b - a)
     server.close()
     (idle50, idle95), (busy50, busy95) = p50_p95(idle), p50_p95(busy)
-    print(f"\n4 streams, inter-token latency p50/p95: idle {idle50 * 1e3:.1f}/{idle95 * 1e3:.1f} ms,")
-    print(f"during the prefill of 1,900 tokens {busy50 * 1e3:.1f}/{busy95 * 1e3:.1f} ms:")
+    print(f"\n{count} streams, inter-token latency p50/p95: idle {idle50 * 1e3:.1f}/{idle95 * 1e3:.1f} ms,")
+    print(f"during the prefill of {length:,} tokens {busy50 * 1e3:.1f}/{busy95 * 1e3:.1f} ms:")
     print(f"p95 {busy95 / idle95:.1f} times idle", flush=True)
 
 
@@ -264,7 +279,10 @@ def main():
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 4, 8, 16, 32])
     parser.add_argument("--serve", nargs="*", default=[], help="further arguments of outpost serve, without dashes")
     parser.add_argument("--only", choices=["concurrency", "prefix", "stall"])
-    args = parser.parse_args()
+    smoke.run(parser, measure, "--runs 1 --streams 2")
+
+
+def measure(args):
     args.serve = ["--" + argument for argument in args.serve]
     path = next((ROOT / "models" / args.model).glob("*.gguf"))
     if args.only in (None, "prefix"):

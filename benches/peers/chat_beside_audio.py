@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import threading
 
+import smoke
 from audio_server import AudioServer
 
 TEXT = "The ferry leaves the harbour at nine. Please bring a coat, because it is cold on deck. " * 4
@@ -52,8 +53,12 @@ def main():
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--binary", type=pathlib.Path, help="binary of Outpost, else target/release/outpost")
-    args = parser.parse_args()
+    parser.add_argument("--binary", type=pathlib.Path, help="binary of Outpost, else that of OUTPOST_BIN, or target/release/outpost")
+    line = "{models}/smollm2-135m-instruct {models}/tiny-whisper {clips}/clip.wav --speech {models}/tiny-kokoro"
+    smoke.run(parser, measure, line + " --clients 1 --tokens 8 --rounds 1")
+
+
+def measure(args):
     with tempfile.TemporaryDirectory() as folder:
         for model in filter(None, [args.chat, args.whisper, args.speech]):
             (pathlib.Path(folder) / model.name).symlink_to(model.resolve())

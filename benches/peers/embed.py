@@ -37,12 +37,17 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import smoke
 from chat import ROOT, Outpost, p50_p95, prompt
 
 PEERS = ["onnx-f32", "onnx-int8", "torch-f32", "torch-bf16"]
 BATCHES, LENGTHS, MIXED = (1, 8, 32), (16, 128, 256), (8, 256)
 # Seconds between two runners: a library's threads may spin for a short time after their work.
-PAUSE = 0.3
+PAUSE = smoke.few(0.3, 0)
+# Texts of a large request, and seconds of small ones.
+LARGE, SMALL_SECONDS = smoke.few((2048, 5), (8, 0.2))
+# Packages of the peers and of their export.
+PACKAGES = ("transformers", "torch", "onnx", "onnxscript", "onnxruntime")
 
 
 def precision_arguments(model, kind):
@@ -203,7 +208,7 @@ class EmbeddingServer(Outpost):
         ready, stop = threading.Barrier(count + 1), threading.Event()
 
         def client(index):
-            texts = itertools.cycle([text(tokens, (seed * 1009 + index) * 10_007 + turn) for turn in range(4000 // count + 600)])
+            texts = itertools.cycle([text(tokens, (seed * 1009 + index) * 10_007 + turn) for turn in range(smoke.few(4000 // count + 600, 2))])
             ready.wait()
             connection, latencies = Connection(self), []
             while not stop.is_set():
@@ -353,7 +358,7 @@ def measure_clients(args, runners):
                 for name in rotated(runners, run):
                     time.sleep(PAUSE)
                     if name == "outpost":
-                        speed[name].append(runners[name].clients(count, tokens, max(args.seconds, 1), run)[0])
+                        speed[name].append(runners[name].clients(count, tokens, max(args.seconds, smoke.few(1, 0.1)), run)[0])
                         continue
                     batches = [batch(count, tokens, (run + 1) * 1_000_003 + index) for index in range(calls[name])]
                     seconds, _ = runners[name].measure(batches)
@@ -365,8 +370,8 @@ def measure_huge_requests(args, server):
     """The 95th percentile of small requests, by themselves and during two requests with a million tokens in all."""
     idle, busy, speed = [], [], []
     for run in range(args.runs):
-        idle.append(p50_p95(server.clients(32, 16, 5, run * 2)[1])[1])
-        requests = [batch(2048, args.limit, run * 2 + index) for index in range(2)]
+        idle.append(p50_p95(server.clients(32, 16, SMALL_SECONDS, run * 2)[1])[1])
+        requests = [batch(LARGE, args.limit, run * 2 + index) for index in range(2)]
 
         def send_huge():
             began = time.perf_counter()
@@ -376,7 +381,7 @@ def measure_huge_requests(args, server):
 
         busy.append(p50_p95(server.clients(32, 16, 0, run * 2 + 1, send_huge)[1])[1])
     a, b = statistics.median(idle), statistics.median(busy)
-    print(f"\n32 clients of one text of 16 tokens, p95: idle {a * 1e3:.1f} ms, during two requests of {2 * 2048 * args.limit:,} tokens")
+    print(f"\n32 clients of one text of 16 tokens, p95: idle {a * 1e3:.1f} ms, during two requests of {2 * LARGE * args.limit:,} tokens")
     print(f"{b * 1e3:.1f} ms ({b / a:.1f} times); the large ones got {statistics.median(speed):.0f} tokens/s", flush=True)
 
 
@@ -388,15 +393,15 @@ def measure_chat_latency(args, server):
     chat.stream(prompt(50, 1), 8)
     for run in range(args.runs):
         for latencies, seed in (idle, run * 2), (busy, run * 2 + 1):
-            texts = batch(2048, args.limit, seed)
+            texts = batch(LARGE, args.limit, seed)
             with ThreadPoolExecutor(1) as pool:
                 request = pool.submit(Connection(server).embed, texts) if latencies is busy else None
-                time.sleep(2)
-                times, _ = chat.stream(prompt(50, seed + 100), 200)
-                assert request is None or not request.done(), "the texts were done before the chat"
+                time.sleep(smoke.few(2, 0))
+                times, _ = chat.stream(prompt(50, seed + 100), smoke.few(200, 4))
+                assert request is None or smoke.IS_ON or not request.done(), "the texts were done before the chat"
             latencies.extend(b - a for a, b in zip(times, times[1:]))
     (a50, a95), (b50, b95) = p50_p95(idle), p50_p95(busy)
-    print(f"\nA chat's inter-token latency: idle p50 {a50 * 1e3:.1f}, p95 {a95 * 1e3:.1f} ms; during 2,048 texts of {args.limit} tokens")
+    print(f"\nA chat's inter-token latency: idle p50 {a50 * 1e3:.1f}, p95 {a95 * 1e3:.1f} ms; during {LARGE:,} texts of {args.limit} tokens")
     print(f"p50 {b50 * 1e3:.1f}, p95 {b95 * 1e3:.1f} ms", flush=True)
 
 
@@ -418,9 +423,19 @@ def main():
     parser.add_argument("--clients", action="store_true")
     parser.add_argument("--huge", action="store_true")
     parser.add_argument("--chat", default="smollm2-135m-instruct")
-    args = parser.parse_args()
+    least = "--models {models} --batches 1 --tokens 16 --runs 1 --seconds 0.01"
+    smoke.run(parser, measure, least, least + " --clients", "--models {models} --limit 16 --runs 1 --huge")
+
+
+def measure(args):
     args.serve = ["--" + argument for argument in args.serve]
     os.environ["HF_HUB_OFFLINE"] = "1"
+    if smoke.lacks("numpy"):
+        return
+    if any([smoke.lacks(name) for name in PACKAGES]):
+        args.peers = []
+    if smoke.IS_ON:
+        smoke.skip("--in-process, which compiles")
     path = args.models / args.model
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -429,7 +444,8 @@ def main():
             stack.callback(server.close)
             measure_huge_requests(args, server)
             return measure_chat_latency(args, server)
-        check_token_counts(path, args)
+        if args.peers or not smoke.IS_ON:
+            check_token_counts(path, args)
         if any(name.startswith("onnx") for name in args.peers):
             exporter = multiprocessing.get_context("spawn").Process(target=export, args=(path, folder, "onnx-int8" in args.peers))
             exporter.start()

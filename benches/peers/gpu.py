@@ -27,6 +27,7 @@ import time
 
 import embed
 import image
+import smoke
 from chat import ROOT, Outpost, prompt
 
 PEERS = ["torch-f32", "torch-bf16"]
@@ -278,15 +279,29 @@ def main():
     images = parser.add_argument_group("images")
     images.add_argument("--sizes", type=int, nargs="*", default=[512])
     images.add_argument("--steps", type=int, default=20, help="steps per image; at least two")
-    args = parser.parse_args()
+    least = "--device cpu --models {models} --threads 2 --runs 1 "
+    smoke.run(
+        parser,
+        measure,
+        least + "--only chat --streams 2 --length 20 --tokens 4",
+        least + "--only embed --batches 1 --text-tokens 16 --seconds 0.01",
+        least + "--only image --image sd1 --sizes 64 --steps 2",
+    )
+
+
+def measure(args):
+    if smoke.lacks("numpy") or smoke.lacks("PIL"):
+        return
+    if any([smoke.lacks(name) for name in ("torch", "transformers", "diffusers")]):
+        args.peers = []
     args.serve = ["--device", args.device, *("--" + argument for argument in args.serve)]
     os.environ["HF_HUB_OFFLINE"] = "1"
     parts = {"chat": measure_chats, "embed": measure_embeddings, "image": measure_images}
-    for name, measure in parts.items():
+    for name, part in parts.items():
         if args.only in (None, name):
             print(f"\n{name}: {getattr(args, name) or 'random weights'} on {args.device}", flush=True)
             with contextlib.ExitStack() as stack:
-                measure(args, stack)
+                part(args, stack)
 
 
 if __name__ == "__main__":

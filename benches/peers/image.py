@@ -39,13 +39,16 @@ import tempfile
 import threading
 import time
 
+import smoke
 from chat import ROOT, Outpost, p50_p95, prompt
 
 OUTPOST = {"outpost": [], "outpost-bf16": ["--precision", "bf16"]}
 PEERS = ["torch-f32", "torch-bf16", "sd.cpp"]
 PROMPT, GUIDANCE = "a lighthouse by the sea at dusk", 7.5
 # Seconds between two runners: a library's threads may spin for a short time after their work.
-PAUSE = 0.3
+PAUSE = smoke.few(0.3, 0)
+# The package of each peer.
+PACKAGES = {"torch-f32": "diffusers", "torch-bf16": "diffusers", "sd.cpp": "stable_diffusion_cpp"}
 
 
 def create_random_model(folder):
@@ -243,7 +246,10 @@ def measure_speed(args, runners):
             print(f"| {size}² | {name} | {' | '.join(cells)} | {difference} |", flush=True)
         for name in (name for name in OUTPOST if name in median):
             for column, label in enumerate(("step", "decode", "image")):
-                best = min((median[peer][column], peer) for peer in PEERS if peer in median)
+                peers = [(median[peer][column], peer) for peer in PEERS if peer in median]
+                if not peers:
+                    continue
+                best = min(peers)
                 print(f"| {size}² | {name}, {label} | {best[0] / median[name][column]:.2f} × the best peer ({best[1]}) | | | | |", flush=True)
 
 
@@ -310,7 +316,15 @@ def main():
     parser.add_argument("--runners", nargs="*", choices=[*OUTPOST, *PEERS], default=[*OUTPOST, *PEERS])
     parser.add_argument("--chat", help="a chat model whose inter-token latency is measured instead")
     parser.add_argument("--tokens", type=int, default=400, help="tokens of the chat")
-    args = parser.parse_args()
+    least = "--models {models} --model sd1 --sizes 64 --runs 1"
+    smoke.run(parser, measure, least, least + " --chat smollm2-135m-instruct --tokens 8")
+
+
+def measure(args):
+    if smoke.lacks("numpy") or smoke.lacks("PIL"):
+        return
+    lacking = {package for package in set(PACKAGES.values()) if smoke.lacks(package)}
+    args.runners = [name for name in args.runners if PACKAGES.get(name) not in lacking]
     with contextlib.ExitStack() as stack:
         path = args.models / args.model if args.model else args.keep
         if not path:

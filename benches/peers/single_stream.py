@@ -19,6 +19,7 @@ perplexity of the tests' fixed text, with f16 keys and values on both.
 import argparse
 import contextlib
 import ctypes
+import math
 import multiprocessing
 import os
 import pathlib
@@ -28,12 +29,13 @@ import subprocess
 import tempfile
 import time
 
+import smoke
 from chat import ROOT, LlamaCpp, Outpost, chatml, prompt
 
 # llama.cpp's file types, as in `llama_ftype`.
 FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K_M": 12, "Q4_K_M": 15}
 FILE_TYPES |= {"Q5_K_M": 17, "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30, "BF16": 32}
-PREFILL, DECODE, DECODE_AT_DEPTH = (512, 2048), 128, 64
+PREFILL, DECODE, DECODE_AT_DEPTH = smoke.few(((512, 2048), 128, 64), ((20, 40), 4, 4))
 
 
 def resident_memory(pid):
@@ -91,6 +93,9 @@ def quantize(path, kind, folder):
 
 def machine_limits(threads):
     """`(memory bandwidth in GB/s, 8-bit operations in GOP/s)`."""
+    if smoke.IS_ON:
+        smoke.skip("cargo bench, for the machine's maximum")
+        return math.nan, math.nan
     command = ["cargo", "bench", "-q", "-p", "outpost-kernels", "--bench", "speed", "--", "Q4_1", str(threads)]
     text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
     return tuple(map(float, re.search(r"memory ([\d.]+) GB/s, dot products (\d+) GOP/s", text).groups()))
@@ -113,18 +118,30 @@ def perplexities(path, threads):
     return float(re.search(r"perplexity ([\d.]+)", text).group(1)), llama_perplexity
 
 
+class Llama:
+    """llama.cpp in its own process."""
+
+    def __init__(self, path, threads):
+        self.pipe, child_pipe = multiprocessing.Pipe()
+        self.process = multiprocessing.get_context("spawn").Process(target=peer_main, args=(path, threads, child_pipe))
+        self.process.start()
+        self.load_seconds, self.weights = self.pipe.recv()
+
+    def measure(self, *request):
+        self.pipe.send(request)
+        return self.pipe.recv()
+
+    def close(self):
+        self.pipe.send(None)
+        self.process.join()
+
+
 def compare(models, path, threads, args, limits):
-    pipe, child_pipe = multiprocessing.Pipe()
-    llama = multiprocessing.get_context("spawn").Process(target=peer_main, args=(path, threads, child_pipe))
-    llama.start()
-    llama_load_seconds, weights = pipe.recv()
+    llama = None if smoke.lacks("llama_cpp") or smoke.lacks("numpy") else Llama(path, threads)
     outpost = ChatServer(models, path.parent.name, threads)
-
-    def measure_llama(*request):
-        pipe.send(request)
-        return pipe.recv()
-
-    runners = {"outpost": outpost.measure, "llama": measure_llama}
+    # A smoke run without llama.cpp compares Outpost with itself.
+    llama, weights = llama or outpost, llama.weights if llama else math.nan
+    runners = {"outpost": outpost.measure, "llama": llama.measure}
     # Measured first: Outpost's prefix cache grows with later prompts.
     memory = {name: measure(64, 8, 1)[2] for name, measure in runners.items()}
     print(f"\n{path.parent.name}, {path.stat().st_size / 1e6:.0f} MB, {threads} threads; memory {limits[0]:.1f} GB/s, 8-bit products {limits[1]:.0f} GOP/s\n")
@@ -144,10 +161,9 @@ def compare(models, path, threads, args, limits):
         print(f"| {label} | {a:.0f} | {b:.0f} | {a / b:.2f} | {a * ideal[figure]:.0%} / {b * ideal[figure]:.0%} |", flush=True)
     a, b = memory["outpost"], memory["llama"]
     print(f"| resident after the first response, MiB | {a:.0f} | {b:.0f} | {a / b:.2f} | |")
-    a, b = outpost.load_seconds, llama_load_seconds
+    a, b = outpost.load_seconds, llama.load_seconds
     print(f"| load, s | {a:.2f} | {b:.2f} | {a / b:.2f} | |", flush=True)
-    pipe.send(None)
-    llama.join()
+    llama.close()
     outpost.close()
     if args.perplexity:
         a, b = perplexities(path, threads)
@@ -162,7 +178,10 @@ def main():
     parser.add_argument("--threads", type=int, nargs="*", default=[2])
     parser.add_argument("--perplexity", action="store_true")
     parser.add_argument("--runs", type=int, default=5)
-    args = parser.parse_args()
+    smoke.run(parser, measure, "--models {models} --threads 1 --runs 1")
+
+
+def measure(args):
     path = next((args.models / args.model).glob("*.gguf"))
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))

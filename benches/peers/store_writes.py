@@ -21,8 +21,13 @@ import sys
 import tempfile
 from dataclasses import dataclass
 
+import smoke
+
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent / "tests" / "chaos"))
+# What tests/chaos/run.sh installs is not there in a smoke run outside of it.
+if smoke.lacks("aiohttp") or smoke.lacks("wrk"):
+    smoke.finish()
 
 from client import Answer, Clients
 from cluster import Cluster
@@ -141,7 +146,10 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--stores", default="redb,pg1,pg2,pg3")
     parser.add_argument("--folder", help="where the stores are; default: a temporary folder")
-    options = parser.parse_args()
+    smoke.run(parser, start, "--seconds 1 --repeat 1 --stores redb")
+
+
+def start(options: argparse.Namespace) -> None:
     os.environ.setdefault("OUTPOST_LOG", "warn")
     with tempfile.TemporaryDirectory(prefix="outpost-bench-", dir=options.folder) as folder:
         pathlib.Path(folder).chmod(0o755)

@@ -29,12 +29,13 @@ import shlex
 import statistics
 import time
 
+import smoke
 from audio_server import AudioServer, WordErrors, peak_memory
 from whisper_peers import PEERS, ctranslate2_folder, ggml_file
 
-TIMING = {"5-seconds": 5, "30-seconds": 30, "10-minutes": 600}
+TIMING = smoke.few({"5-seconds": 5, "30-seconds": 30, "10-minutes": 600}, {"clip": 1})
 # Clips of 5 to 20 s, for eight requests at once.
-EIGHT = ["librivox-0870", "librivox-0890", "librivox-0920", "jfk", "en-demo-nogo", "en-dir-intro", "en-confbridge-mute-extended", "en-demo-abouttotry"]
+EIGHT = smoke.few(["librivox-0870", "librivox-0890", "librivox-0920", "jfk", "en-demo-nogo", "en-dir-intro", "en-confbridge-mute-extended", "en-demo-abouttotry"], ["clip", "clip"])
 
 
 def peer_main(name, model, cache, threads, pipe):
@@ -87,7 +88,7 @@ def medians(runners, paths, runs):
         for name, runner in runners.items():
             seconds, _, _ = runner.measure(paths)
             times[name] += [seconds] if run else []
-            time.sleep(0.3)
+            time.sleep(smoke.few(0.3, 0))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -106,7 +107,7 @@ def speed(runners, clips, args):
             continue
         times = medians(runners, [path(name)], args.runs)
         row(f"{name}, × real time", {peer: seconds / value for peer, value in times.items()}, 1)
-        memory(runners, path("5-seconds"))
+        memory(runners, path(next(iter(TIMING))))
 
 
 def memory(runners, path):
@@ -148,12 +149,20 @@ def main():
     parser.add_argument("--no-concurrency", action="store_true")
     parser.add_argument("--no-word-errors", action="store_true")
     parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path("/tmp/whisper-peers"), help="folder of converted models")
-    parser.add_argument("--binary", type=pathlib.Path, help="binary of Outpost, else target/release/outpost")
+    parser.add_argument("--binary", type=pathlib.Path, help="binary of Outpost, else that of OUTPOST_BIN, or target/release/outpost")
     parser.add_argument("--serve", type=shlex.split, default=[], help="more arguments of `outpost serve`, such as '--precision int8'")
-    args = parser.parse_args()
+    smoke.run(parser, compare, "{clips} {models}/tiny-whisper --runs 1 --cache {folder}/cache")
+
+
+def compare(args):
     args.model = args.model.resolve()
+    if any([smoke.lacks(name) for name in ("faster_whisper", "pywhispercpp", "torch")]):
+        args.peers = []
+    if smoke.lacks("transformers") or smoke.lacks("jiwer"):
+        args.no_word_errors = True
     # Converted here, so that torch takes no memory in the measured processes.
-    ctranslate2_folder(args.model, args.cache)
+    if args.peers or not smoke.IS_ON:
+        ctranslate2_folder(args.model, args.cache)
     [ggml_file(args.model, args.cache, kind) for kind in ("f16", "q8_0") if f"whisper.cpp {kind}" in args.peers]
     runners = {} if args.no_outpost else {"Outpost": Server(args)}
     runners |= {name: Library(name, args) for name in args.peers}

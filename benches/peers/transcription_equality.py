@@ -23,9 +23,10 @@ import statistics
 import sys
 import urllib.parse
 
-from audio_server import transcription
+import smoke
+from audio_server import AudioServer, transcription
+from smoke import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "tests/fixtures/transcription_reference.json"
 LONGEST_WINDOW = 30.0
 # Times come in steps of 0.02 s. Float arithmetic and rounding to two digits may differ.
@@ -85,11 +86,30 @@ def main():
     parser.add_argument("--model", required=True, help="ID on the server")
     parser.add_argument("--reference-model", help="name in the reference, else the ID")
     parser.add_argument("--long-errors", type=float, default=0.05, help="share of words that may differ in clips of more than 30 s")
+    parser.add_argument("--reference", type=pathlib.Path, default=REFERENCE)
     parser.add_argument("--only", nargs="*", help="names of clips")
     parser.add_argument("--show", action="store_true", help="print both texts of clips that differ")
-    args = parser.parse_args()
+    if not smoke.IS_ON:
+        return smoke.run(parser, check)
+    server = AudioServer(pathlib.Path(smoke.models()) / "tiny-whisper", 1)
+    write_smoke_reference(server, smoke.folder() / "reference.json")
+    line = f"{{clips}} --base-url http://127.0.0.1:{server.port} --key {server.key} --model tiny-whisper"
+    smoke.run(parser, check, line + " --reference {folder}/reference.json")
+
+
+def write_smoke_reference(server, path):
+    """Writes what the server itself makes of the clip, in the form of the reference."""
+    [clip] = json.loads((smoke.clips() / "manifest.json").read_text())
+    fields = {"model": server.model, "response_format": "verbose_json", "temperature": 0}
+    found = transcription("127.0.0.1", server.port, server.key, smoke.clips() / "clip.wav", fields)
+    segments = [[segment["start"], segment["end"]] for segment in found["segments"]]
+    expected = {"text": found["text"].strip(), "segments": segments, "words": [], "settled": True}
+    path.write_text(json.dumps({"models": {server.model: {clip["name"]: expected}}, "clips": {clip["name"]: clip}}))
+
+
+def check(args):
     address = urllib.parse.urlsplit(args.base_url)
-    reference = json.loads(REFERENCE.read_text())
+    reference = json.loads(args.reference.read_text())
     results = reference["models"][args.reference_model or args.model]
     lines = []
     print("| clip | groups | text | segments, s | words, s | language | required | equal |\n|---|---|---|---|---|---|---|---|")
@@ -108,7 +128,8 @@ def main():
             print(f"  transformers: {expected['text']}\n  outpost:      {found['text'].strip()}")
     required = [line for line in lines if line.required]
     print(f"\n{sum(line.equal for line in required)} of {len(required)} required clips are equal, {sum(line.text == 0 for line in lines)} of {len(lines)} have the same text.")
-    sys.exit(any(not line.equal for line in required))
+    if any(not line.equal for line in required):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

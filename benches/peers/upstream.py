@@ -20,12 +20,15 @@ import tempfile
 import threading
 import time
 
+import smoke
 from chat import Outpost
 
 MODEL = "vectors"
 VECTOR = [0.05] * 384
 ANSWER = json.dumps({"data": [{"index": 0, "embedding": VECTOR}], "usage": {"prompt_tokens": 4, "total_tokens": 4}}).encode()
 THREADS = 8
+# Seconds of a turn.
+TURN = smoke.few(1, 0.1)
 
 
 def serve_target(port):
@@ -104,12 +107,15 @@ def percentile(times, share):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=500)
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--data", help="the folder for the data folder")
-    parser.add_argument("--binary", help="the program; default: the release build")
-    options = parser.parse_args()
+    parser.add_argument("--binary", help="the program; default: that of OUTPOST_BIN, or the release build")
+    smoke.run(parser, compare, "--rate 80 --seconds 1")
+
+
+def compare(options):
     if options.data:
         tempfile.tempdir = options.data
     target = subprocess.Popen([sys.executable, __file__, "target"], stdout=subprocess.PIPE, text=True)
@@ -126,7 +132,7 @@ def main():
         results = {name: [] for name in kinds}
         for second in range(options.seconds + 1):
             for name, clients in kinds.items():
-                times = measure(clients, options.rate, 1)
+                times = measure(clients, options.rate, TURN)
                 results[name] += times if second else []
         for name, times in results.items():
             figures = "  ".join(f"p{share * 100:g} {percentile(times, share):.2f} ms" for share in (0.5, 0.9, 0.99))

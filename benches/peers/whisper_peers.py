@@ -5,13 +5,15 @@ gets a ggml file, written here as whisper.cpp reads it: hyperparameters, mel fil
 match those that whisper.cpp publishes. `q8_0` quantizes matrices in blocks of 32 with an f16 scale, as its quantizer does.
 """
 
+import argparse
 import json
 import pathlib
 import struct
-import sys
 import threading
 
 import numpy as np
+
+import smoke
 
 GGML_MAGIC, F32, F16, Q8_0, BLOCK = 0x67676D6C, 0, 1, 8, 32
 # File types of the header. Quantized files also have the version 2 of the quantization, in thousands.
@@ -152,7 +154,20 @@ PEERS = {
     "whisper.cpp q8_0": lambda *args: WhisperCpp(*args, "q8_0"),
 }
 
+
+
+def convert(args):
+    if smoke.lacks("ctranslate2") or smoke.lacks("transformers") or smoke.lacks("safetensors"):
+        return
+    print(ctranslate2_folder(args.model, args.cache), *(ggml_file(args.model, args.cache, kind) for kind in FILE_TYPES))
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Converts a Whisper model for both packages, and measures nothing.")
+    parser.add_argument("model", type=pathlib.Path, help="Hugging Face folder of a Whisper model")
+    parser.add_argument("cache", type=pathlib.Path, help="folder of converted models")
+    smoke.run(parser, convert, "{models}/tiny-whisper {folder}/cache")
+
+
 if __name__ == "__main__":
-    # Converts only: python benches/peers/whisper_peers.py MODEL CACHE
-    folder, cache_folder = map(pathlib.Path, sys.argv[1:])
-    print(ctranslate2_folder(folder, cache_folder), *(ggml_file(folder, cache_folder, kind) for kind in FILE_TYPES))
+    main()

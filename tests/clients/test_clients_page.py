@@ -15,8 +15,10 @@ PAGE = (ROOT / "docs/clients.md").read_text()
 ADDRESS = "http://127.0.0.1:8080"
 TARGET = ROOT / "target"
 NODE = ROOT / "tests/clients/node"
-FRAMEWORKS = {"LlamaIndex", "Instructor", "LiteLLM", "DSPy"}
-TOO_LARGE = {"Open WebUI", "Home Assistant", "Claude Code", "Codex"}
+# The other Python packages share the environment of this suite.
+ENVIRONMENTS = {name: "clients-frameworks" for name in ("LlamaIndex", "Instructor", "LiteLLM", "DSPy")}
+ENVIRONMENTS |= {name: "clients-programs" for name in ("Outlines", "Guidance", "any-llm", "Inspect")}
+TOO_LARGE = {"Open WebUI", "Home Assistant", "Claude Code", "Codex", "GuideLLM", "vllm bench"}
 VECTOR_LENGTH = re.compile(r"\b384\b")
 
 
@@ -40,7 +42,7 @@ BLOCKS = [(name, language, code) for name, text in CLIENTS.items() for language,
 def command(name, language, code):
     """The program that runs a block, its standard input and its folder, if it matters."""
     if language == "python":
-        python = TARGET / "clients-frameworks/bin/python" if name in FRAMEWORKS else sys.executable
+        python = TARGET / ENVIRONMENTS[name] / "bin/python" if name in ENVIRONMENTS else sys.executable
         return [str(python), "-c", code], None, None
     if language == "js":
         return ["node", "--input-type=module", "-"], code, NODE

@@ -10,7 +10,8 @@ from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.ollama import OllamaProvider
 
-from conftest import link_models, run_server
+from conftest import run_server
+from tiny_models import link_models
 
 QUESTION = [{"role": "user", "content": "Name a colour of the sea."}]
 

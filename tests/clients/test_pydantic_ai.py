@@ -56,3 +56,15 @@ def test_embeddings(server, plain_vector):
 def test_an_unknown_model(agent):
     with pytest.raises(ModelNotFoundError, match=UNKNOWN_MODEL):
         agent(model="nobody").run_sync(GREETING)
+
+
+WITH_ENVELOPE = pytest.param("/v1", marks=pytest.mark.xfail(reason="the objects of /v1 are not OpenAI's", strict=True))
+
+
+@pytest.mark.parametrize("mount", ["/openai/v1", WITH_ENVELOPE])
+@pytest.mark.parametrize("output", [str, ToolOutput(Visit, name="visit"), NativeOutput(Visit)], ids=["text", "tool call", "JSON schema"])
+def test_the_provider_for_ollama(server, monkeypatch, mount, output):
+    monkeypatch.setenv("OLLAMA_BASE_URL", server.url + mount)
+    monkeypatch.setenv("OLLAMA_API_KEY", server.admin_key)
+    agent = Agent(f"ollama:{server.chat_model}", output_type=output, model_settings={"temperature": 0, "max_tokens": 80})
+    assert agent.run_sync(QUESTION).output
