@@ -11,7 +11,7 @@ use super::upstream::errors::from_failure;
 use super::upstream::text_stream::UpstreamDeltas;
 use super::upstream::told_usage::ToldUsage;
 use crate::clock_rng::ClockRng;
-use crate::engine::{DeltaStream, FinishReason, TextDelta, TokenInfo};
+use crate::engine::{DeltaStream, FinishReason, PromptToken, TextDelta, TokenInfo};
 use crate::error::{Error, Result};
 use crate::service::usage::{Outcome, UsageRecorder};
 
@@ -65,6 +65,8 @@ pub struct Choice {
     pub text: String,
     pub calls: Vec<GeneratedCall>,
     pub tokens: Vec<TokenInfo>,
+    /// The tokens of the prompt, if their log-probabilities were requested.
+    pub prompt: Option<Arc<[PromptToken]>>,
     pub ending: Option<FinishReason>,
 }
 
@@ -285,6 +287,7 @@ impl Choices {
         choice.text.push_str(&delta.text);
         append_call_deltas(&mut choice.calls, &delta.calls);
         choice.tokens.extend(delta.tokens);
+        choice.prompt = delta.prompt.or(choice.prompt.take());
         choice.ending = delta.end.or(choice.ending);
     }
 

@@ -133,6 +133,7 @@ impl ChatChunks {
             text,
             calls,
             tokens,
+            prompt: None,
             generated: state.generated,
             reasoning_tokens: state.reasoning,
             cached: 0,

@@ -17,8 +17,11 @@ use crate::engine::text::tools::ToolCallDelta;
 #[derive(Clone, Debug)]
 pub struct GenerationRequest {
     pub prompt: Arc<[u32]>,
+    /// `Some(n)`: log-probabilities of the prompt's tokens and of the `n` most likely ones at each position, 0 to 20.
+    pub prompt_logprobs: Option<u8>,
     /// Number of choices for the prompt; they share its prefill.
     pub choices: u32,
+    /// 0: the prompt is computed, and nothing is generated.
     pub max_tokens: u32,
     pub sampling: Sampling,
     /// The grammar that constrains every choice; `None` is free text.
@@ -52,6 +55,8 @@ pub struct TextDelta {
     pub calls: Vec<ToolCallDelta>,
     /// Empty unless log-probabilities were requested. Those of reasoning and the end-of-sequence token are left out.
     pub tokens: Vec<TokenInfo>,
+    /// The tokens of the prompt, in the first delta of each choice, if their log-probabilities were requested.
+    pub prompt: Option<Arc<[PromptToken]>>,
     /// Generated tokens of this choice so far, including the end-of-sequence token.
     pub generated: u32,
     /// How many of them are reasoning, with its markers.
@@ -75,6 +80,26 @@ pub struct TokenLogprob {
     pub id: u32,
     pub bytes: Vec<u8>,
     pub logprob: f32,
+}
+
+/// A token of a prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptToken {
+    pub id: u32,
+    pub bytes: Vec<u8>,
+    pub is_control: bool,
+    /// `None` for the first token, which nothing predicts.
+    pub logprob: Option<PromptLogprob>,
+}
+
+/// How likely a token of a prompt is after those before it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptLogprob {
+    pub logprob: f32,
+    /// 1 for the most likely token.
+    pub rank: u32,
+    /// The most likely tokens, in order.
+    pub top: Vec<TokenLogprob>,
 }
 
 /// Why a choice ended.

@@ -49,6 +49,11 @@ impl Sequence {
         }
     }
 
+    /// The only delta of a choice of which nothing is to be generated.
+    pub fn end_at_prompt(&mut self) -> Option<TextDelta> {
+        (self.max_tokens == 0).then(|| self.finish(Output::default(), Vec::new(), FinishReason::Length))
+    }
+
     /// Samples the next token and returns what it adds to the choice. `logits` (`[vocabulary]`) are modified.
     pub fn sample(&mut self, logits: &mut [f32]) -> Result<TextDelta, Failure> {
         // The output layer may be padded beyond the vocabulary.
@@ -188,6 +193,7 @@ impl Sequence {
             text,
             calls,
             tokens,
+            prompt: None,
             generated: self.generated,
             reasoning_tokens: self.reasoning.as_ref().map_or(0, ReasoningParser::tokens),
             cached: 0,

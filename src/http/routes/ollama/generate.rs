@@ -123,6 +123,7 @@ impl GenerateRequest {
             seed,
             stop,
             logprobs,
+            prompt_logprobs: None,
         })
     }
 
@@ -151,6 +152,7 @@ impl GenerateRequest {
             seed,
             stop,
             logprobs,
+            prompt_logprobs: None,
             echo: false,
             dialect: Dialect::Ollama,
         })
