@@ -56,6 +56,7 @@ pub use model_memory::{MemoryNeed, model_memory};
 pub use model_settings::{GenerationDefaults, InstalledSettings};
 pub use per_model::PerModel;
 pub use precision::{Precision, Precisions};
+pub use preprocessor::TokenizerDescription;
 pub use preprocessor::sandbox_child::run as run_sandbox;
 pub use registry::{AdapterRegistration, Registry, UpstreamLookup};
 use runtime::metrics::Metrics;

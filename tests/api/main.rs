@@ -69,6 +69,7 @@ mod nodes;
 mod ollama;
 mod overload;
 mod projects;
+mod prompt_logprobs;
 mod reasoning;
 mod response_conversations;
 mod responses;
