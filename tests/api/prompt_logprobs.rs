@@ -83,6 +83,22 @@ fn the_log_probabilities_are_those_of_the_generated_tokens() {
 }
 
 #[test]
+fn the_end_of_sequence_token_after_an_echoed_prompt_has_an_entry() {
+    let server = Server::start();
+    let described = server.get("/openai/v1/tokenizer_info").ok();
+    let eos = described["eos_token"].as_str().unwrap();
+    let id = tokens(&server, eos)[0].to_string();
+    let response = complete(&server, json!({ "max_tokens": 1, "logit_bias": { (id): 100 } }));
+    let choice = &response["choices"][0];
+    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!(TEXT), &json!("stop")));
+    // lm-eval leaves out the last entry, which is that of the one token that it asks for.
+    let count = tokens(&server, TEXT).len();
+    assert_eq!(list(&response, 0, "tokens").len(), count + 1);
+    assert_eq!(list(&response, 0, "tokens")[count], eos);
+    assert!(list(&response, 0, "token_logprobs")[count].is_number());
+}
+
+#[test]
 fn several_prompts_and_choices_have_their_own_lists() {
     let server = Server::start();
     let prompts = [tokens(&server, "the hello"), tokens(&server, "on he he he")];

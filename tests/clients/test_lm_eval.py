@@ -35,7 +35,8 @@ def run(server, mount, output, **options):
         "base_url": f"{server.url}{mount}/completions",
         "tokenizer_backend": "remote",
         "auth_token": server.admin_key,
-        "max_length": 128,
+        # Two more than that of transformers: lm-eval takes them off for servers, in windows of long texts.
+        "max_length": 129,
         **options.pop("arguments", {}),
     }
     environment = {"OPENAI_API_KEY": server.admin_key}
@@ -47,7 +48,7 @@ def assert_equal(found, expected):
         assert results["metrics"] == pytest.approx(expected[task]["metrics"], abs=TOLERANCE, rel=TOLERANCE), task
         assert len(results["responses"]) == len(expected[task]["responses"])
         for own, other in zip(results["responses"], expected[task]["responses"]):
-            assert own == [pytest.approx(value, abs=TOLERANCE) for value in other], task
+            assert own == [pytest.approx(value, abs=TOLERANCE, rel=1e-5) for value in other], task
 
 
 def test_tasks_give_the_same_as_transformers(exact_server, tmp_path):

@@ -30,7 +30,8 @@ pub struct GenerationRequest {
     pub reasoning: Option<ReasoningRequest>,
     /// Stop strings: they end a choice and are not part of it. Not searched for in reasoning and tool calls.
     pub stop: Vec<String>,
-    /// `Some(n)`: log-probabilities of the sampled tokens and of the `n` most likely ones, 0 to 20.
+    /// `Some(n)`: log-probabilities of the sampled tokens and of the `n` most likely ones, 0 to 20. The end-of-sequence token
+    /// is left out, unless those of the prompt are requested: then all tokens of the sequence have them.
     pub logprobs: Option<u8>,
     /// The tenant that fair scheduling charges.
     pub tenant: u128,
@@ -53,7 +54,8 @@ pub struct TextDelta {
     pub text: String,
     /// Tool call deltas; they come after all text.
     pub calls: Vec<ToolCallDelta>,
-    /// Empty unless log-probabilities were requested. Those of reasoning and the end-of-sequence token are left out.
+    /// Empty unless log-probabilities were requested. Those of reasoning are left out, and most often
+    /// the end-of-sequence token: see [`GenerationRequest::logprobs`].
     pub tokens: Vec<TokenInfo>,
     /// The tokens of the prompt, in the first delta of each choice, if their log-probabilities were requested.
     pub prompt: Option<Arc<[PromptToken]>>,

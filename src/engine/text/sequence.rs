@@ -27,6 +27,8 @@ pub struct Sequence {
     text: Detokenizer,
     stop: StopMatcher,
     logprobs: Option<u8>,
+    /// Whether the end-of-sequence token has log-probabilities, too.
+    reports_all: bool,
     max_tokens: u32,
     generated: u32,
 }
@@ -44,6 +46,7 @@ impl Sequence {
             text: Detokenizer::default(),
             stop: StopMatcher::new(request.stop.clone()),
             logprobs: request.logprobs,
+            reports_all: request.prompt_logprobs.is_some(),
             max_tokens: request.max_tokens,
             generated: 0,
         }
@@ -70,7 +73,9 @@ impl Sequence {
         self.last_token = id;
         self.generated += 1;
         if ends.contains(&id) {
-            return Ok(self.finish(Output::default(), Vec::new(), FinishReason::Stop));
+            let raw = raw.filter(|_| self.reports_all);
+            let tokens = raw.map(|raw| self.token_info(id, &raw)).into_iter().collect();
+            return Ok(self.finish(Output::default(), tokens, FinishReason::Stop));
         }
         if !was_reasoning {
             self.consume(id)?;
