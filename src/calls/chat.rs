@@ -12,6 +12,7 @@ use super::grammars::GrammarCompiler;
 use super::output_spec::{OutputRequest, ResolvedOutput, ToolCallIds};
 use super::persist_turn::TurnRecorder;
 use super::prompt_length::{PromptLength, check_bias, check_estimate, completion_limit};
+use super::prompt_logprobs::PromptLogprobsRequest;
 use super::sampling_request::SamplingRequest;
 use super::upstream::chat_chunk::ChatChunks;
 use super::upstream::chat_request::ChatRequest;
@@ -65,6 +66,8 @@ pub struct ChatCall {
     pub stop: Option<Vec<String>>,
     /// Number of top alternatives to report per token.
     pub logprobs: Option<u8>,
+    /// Like `logprobs`, of the prompt's tokens.
+    pub prompt_logprobs: Option<u8>,
 }
 
 /// A running generation. Dropping it cancels the work.
@@ -78,6 +81,8 @@ pub struct RunningChat {
     pub is_limited_by_context: bool,
     /// Whether log-probabilities are requested.
     pub logprobs: bool,
+    /// The number of top alternatives per token of the prompt, if its log-probabilities are requested.
+    pub prompt_logprobs: Option<u8>,
     /// Number of conversation messages left out; `None` if truncation is off.
     pub truncated: Option<usize>,
     /// The fields of the request's schemas that the completion need not match.
@@ -175,6 +180,7 @@ impl Chat {
         let length = PromptLength { tokens: prompt_tokens, exact, field: dialect.prompt(), dialect };
         let limit = completion_limit(engine, &model, length, call.max_tokens, remedy)?;
         let max_tokens = default_max_tokens.map_or(limit, |default| limit.min(default));
+        of_prompt(call.prompt_logprobs).check_size([fitted.prompt.ids.len()].into_iter(), 1)?;
         let grammar = self.grammars.compile(&model, &output).await?;
         let unenforced = grammar.as_ref().map(|grammar| output.unenforced(grammar)).unwrap_or_default();
         let sampling = call.sampling.resolve(call.seed.unwrap_or_else(|| self.generation.fresh_seed()));
@@ -183,6 +189,7 @@ impl Chat {
         let prompt: Arc<[u32]> = fitted.prompt.ids.into();
         let request = GenerationRequest {
             prompt: Arc::clone(&prompt),
+            prompt_logprobs: call.prompt_logprobs,
             choices: call.choices,
             max_tokens,
             sampling,
@@ -200,6 +207,7 @@ impl Chat {
             stop,
             is_limited_by_context: requested.is_some_and(|requested| requested > max_tokens),
             logprobs: call.logprobs.is_some(),
+            prompt_logprobs: call.prompt_logprobs,
             truncated: fitted.dropped,
             unenforced,
             may_call: !output.spec.tools.is_empty(),
@@ -220,6 +228,7 @@ impl Chat {
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningChat> {
         self.generation.upstream.require(access, model, &[Kind::Chat]).await?;
+        of_prompt(call.prompt_logprobs).refuse_upstream(&model.id)?;
         recorder.set_model(&model.id);
         if context.has_tokens() {
             let text = format!(
@@ -271,6 +280,7 @@ impl Chat {
             stop,
             is_limited_by_context: max_tokens < requested,
             logprobs: call.logprobs.is_some(),
+            prompt_logprobs: None,
             truncated,
             unenforced: Vec::new(),
             may_call: !output.spec.tools.is_empty(),
@@ -343,6 +353,11 @@ impl Chat {
         });
         prepared.await
     }
+}
+
+/// The log-probabilities of the prompt that a request asks for.
+fn of_prompt(separate: Option<u8>) -> PromptLogprobsRequest {
+    PromptLogprobsRequest { echoed: None, separate }
 }
 
 impl RunningText for RunningChat {

@@ -6,6 +6,7 @@ use super::dialect::Dialect;
 use super::errors;
 use super::generation::{RunningGeneration, RunningText, TextGeneration, UpstreamPrompt};
 use super::prompt_length::{PromptLength, check_bias, check_estimate, completion_limit};
+use super::prompt_logprobs::PromptLogprobsRequest;
 use super::sampling_request::SamplingRequest;
 use super::text_input::{TextInput, check_ids};
 use super::upstream::completion_chunk::CompletionChunks;
@@ -51,8 +52,10 @@ pub struct CompletionCall {
     pub seed: Option<u64>,
     /// `None`: not sent.
     pub stop: Option<Vec<String>>,
-    /// Number of top alternatives to report per token.
+    /// Number of top alternatives to report per token, those of an echoed prompt included.
     pub logprobs: Option<u8>,
+    /// Number of top alternatives to report per token of the prompt, separately.
+    pub prompt_logprobs: Option<u8>,
     /// Whether each completion begins with its prompt.
     pub echo: bool,
     pub dialect: Dialect,
@@ -63,11 +66,15 @@ pub struct RunningCompletion {
     pub id: TextCompletionId,
     pub created: Timestamp,
     pub model: String,
-    /// Whether log-probabilities are requested.
-    pub logprobs: bool,
+    /// The number of top alternatives per token, if log-probabilities are requested.
+    pub logprobs: Option<u8>,
+    /// Like `logprobs`, of the prompt's tokens.
+    pub prompt_logprobs: Option<u8>,
     generation: RunningGeneration,
-    /// The text with which each choice begins, until it is returned.
+    /// The text with which each choice begins.
     echo: Vec<Option<Arc<str>>>,
+    /// Whether the choice has had a delta.
+    begun: Vec<bool>,
 }
 
 /// The prompts of a request with their names in error messages.
@@ -93,6 +100,11 @@ impl CompletionCall {
         self.stop = self.stop.take().or_else(|| defaults.stop.clone());
         self.default_max_tokens = defaults.max_tokens.or(self.default_max_tokens);
     }
+
+    /// The log-probabilities of the prompt that are needed.
+    fn of_prompt(&self) -> PromptLogprobsRequest {
+        PromptLogprobsRequest { echoed: self.logprobs.filter(|_| self.echo), separate: self.prompt_logprobs }
+    }
 }
 
 impl Completions {
@@ -115,7 +127,7 @@ impl Completions {
             return self.start_upstream(access, &model, call, recorder).await;
         }
         let TextGeneration { engine, clock_rng, .. } = &self.generation;
-        let dialect = call.dialect;
+        let (dialect, prompt_logprobs) = (call.dialect, call.of_prompt());
         let prompts = Prompts { inputs: call.prompts, single: call.single, suffix: call.suffix, dialect };
         if let Some(model) = self.generation.admit(access, &call.model, &recorder).await? {
             prompts.check_estimates(engine, &model, &recorder).await?;
@@ -131,6 +143,7 @@ impl Completions {
         check_bias(&call.sampling, &model)?;
         let sampling = call.sampling.resolve(call.seed.unwrap_or_else(|| self.generation.fresh_seed()));
         let stop = call.stop.unwrap_or_default();
+        prompt_logprobs.check_size(prompts.iter().map(|prompt| prompt.tokens.ids.len()), call.choices)?;
         let (mut requests, mut echoes) = (Vec::with_capacity(prompts.len()), Vec::new());
         for (index, prompt) in prompts.into_iter().enumerate() {
             let (tokens, field) = (&prompt.tokens, field(single, index));
@@ -142,6 +155,7 @@ impl Completions {
             echoes.extend(std::iter::repeat_n(prompt.echo, call.choices as usize));
             requests.push(GenerationRequest {
                 prompt: prompt.tokens.ids.into(),
+                prompt_logprobs: prompt_logprobs.top(),
                 choices: call.choices,
                 max_tokens,
                 sampling: sampling.clone(),
@@ -157,7 +171,9 @@ impl Completions {
             id: TextCompletionId::generate(&**clock_rng),
             created: clock_rng.now(),
             model: call.model,
-            logprobs: call.logprobs.is_some(),
+            logprobs: call.logprobs,
+            prompt_logprobs: call.prompt_logprobs,
+            begun: vec![false; echoes.len()],
             echo: echoes,
         })
     }
@@ -173,6 +189,7 @@ impl Completions {
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningCompletion> {
         self.generation.upstream.require(access, model, &[Kind::Chat, Kind::Completion]).await?;
+        call.of_prompt().refuse_upstream(&model.id)?;
         recorder.set_model(&model.id);
         let max_tokens = call.max_tokens.map(|(count, _)| count).or(call.default_max_tokens);
         let stop = call.stop.unwrap_or_default();
@@ -199,14 +216,17 @@ impl Completions {
             TextInput::Text(_) | TextInput::Tokens(_) => None,
         };
         let echoes = call.prompts.into_iter().map(echo);
-        let echo = echoes.flat_map(|echo: Option<Arc<str>>| std::iter::repeat_n(echo, call.choices as usize)).collect();
+        let echo = echoes.flat_map(|echo: Option<Arc<str>>| std::iter::repeat_n(echo, call.choices as usize));
+        let echo: Vec<_> = echo.collect();
         let clock_rng = &self.generation.clock_rng;
         Ok(RunningCompletion {
             generation: self.generation.submit_upstream(model, prompt, recorder).await?,
             id: TextCompletionId::generate(&**clock_rng),
             created: clock_rng.now(),
             model: call.model,
-            logprobs: call.logprobs.is_some(),
+            logprobs: call.logprobs,
+            prompt_logprobs: None,
+            begun: vec![false; echo.len()],
             echo,
         })
     }
@@ -223,10 +243,19 @@ impl RunningText for RunningCompletion {
             Ok(delta) => delta,
             failed => return Some(failed),
         };
-        if let Some(echo) = self.echo.get_mut(delta.choice as usize).and_then(Option::take) {
-            delta.text.insert_str(0, &echo);
+        let index = delta.choice as usize;
+        let has_begun = self.begun.get_mut(index).is_none_or(|begun| std::mem::replace(begun, true));
+        if let Some(echo) = self.echo(index).filter(|_| !has_begun) {
+            delta.text = [echo, &delta.text].concat();
         }
         Some(Ok(delta))
+    }
+}
+
+impl RunningCompletion {
+    /// The prompt with which the choice begins, if it does.
+    pub fn echo(&self, choice: usize) -> Option<&str> {
+        self.echo.get(choice)?.as_deref()
     }
 }
 

@@ -27,6 +27,7 @@ pub mod models;
 pub mod output_spec;
 mod persist_turn;
 mod prompt_length;
+mod prompt_logprobs;
 mod prompt_preparation;
 pub mod rerank;
 mod running_generation;

@@ -54,7 +54,7 @@ pub(super) fn completion_limit(
 ) -> Result<u32> {
     let left = engine.positions(model).saturating_sub(prompt.tokens);
     let completion = requested.map_or(left.max(1), |(count, _)| count);
-    if completion <= left {
+    if completion <= left && prompt.tokens <= engine.positions(model) {
         return Ok(completion);
     }
     let is_limited = prompt.dialect.limits_max_tokens();
@@ -63,8 +63,9 @@ pub(super) fn completion_limit(
     }
     let needed = if is_limited { 1 } else { completion };
     let (total, window) = (u64::from(prompt.tokens) + u64::from(needed), model.context_window());
-    let or_lower =
-        requested.filter(|_| !is_limited).map_or_else(String::new, |(_, field)| format!(" or lower {field}"));
+    let or_lower = requested
+        .filter(|(count, _)| *count > 0 && !is_limited)
+        .map_or_else(String::new, |(_, field)| format!(" or lower {field}"));
     let shorten = format!("Shorten {}{or_lower}", prompt.noun());
     let param = requested.map_or(prompt.field, |(_, field)| if left == 0 { prompt.field } else { field });
     if total <= u64::from(window) {

@@ -11,7 +11,7 @@ use super::upstream::errors::from_failure;
 use super::upstream::text_stream::UpstreamDeltas;
 use super::upstream::told_usage::ToldUsage;
 use crate::clock_rng::ClockRng;
-use crate::engine::{DeltaStream, FinishReason, TextDelta, TokenInfo};
+use crate::engine::{DeltaStream, FinishReason, PromptToken, TextDelta, TokenInfo};
 use crate::error::{Error, Result};
 use crate::service::usage::{Outcome, UsageRecorder};
 
@@ -68,6 +68,8 @@ pub struct Choice {
     pub tokens: Vec<TokenInfo>,
     /// The IDs of its tokens, except the end-of-sequence token. Empty for an upstream model.
     pub ids: Vec<u32>,
+    /// The tokens of the prompt, if their log-probabilities were requested.
+    pub prompt: Option<Arc<[PromptToken]>>,
     pub ending: Option<FinishReason>,
 }
 
@@ -312,6 +314,7 @@ impl Choices {
         append_call_deltas(&mut choice.calls, &delta.calls);
         choice.tokens.extend(delta.tokens);
         choice.ids.extend(delta.ids);
+        choice.prompt = delta.prompt.or(choice.prompt.take());
         choice.ending = delta.end.or(choice.ending);
     }
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use super::blocking::run_blocking;
 use super::errors::{self, ModelErrors};
 use super::generation::TextGeneration;
 use super::output_spec::OutputRequest;
 use super::text_input::check_ids;
 use crate::engine::{
     EncoderModel, Message, ModelKind, PreprocessError, Prompt, PromptOptions, SpecialTokenOptions, TextModel,
-    TokenizeLimits, Tool,
+    TokenizeLimits, TokenizerDescription, Tool,
 };
 use crate::error::{Error, Result};
 use crate::ids::TokenizationId;
@@ -31,7 +32,8 @@ pub struct Tokenization {
 
 /// A request; `http` has validated each field on its own.
 pub struct TokenizeCall {
-    pub model: String,
+    /// `None`: see [`Tokenization::model`].
+    pub model: Option<String>,
     pub input: TokenizeInput,
 }
 
@@ -102,7 +104,7 @@ impl Tokenization {
     pub async fn detokenize(
         &self,
         access: &Access,
-        id: String,
+        id: Option<String>,
         tokens: Vec<u32>,
         recorder: &UsageRecorder,
     ) -> Result<(TokenizationId, String)> {
@@ -118,6 +120,45 @@ impl Tokenization {
         Ok((self.new_id(), self.run(access, id, bytes, recorder, decode).await?))
     }
 
+    /// The tokenizer of the model `id`, and the model's max tokens. Loads the model if needed.
+    pub async fn describe(
+        &self,
+        access: &Access,
+        id: Option<String>,
+        recorder: &UsageRecorder,
+    ) -> Result<(TokenizationId, TokenizerDescription, usize)> {
+        let describe = |model: &LoadedModel, _: TokenizeLimits| match model {
+            LoadedModel::Text(text) => Ok((text.tokenizer().clone(), model.max_tokens())),
+            LoadedModel::Encoder(encoder) => {
+                let text = format!("The model '{}' does not generate text. Name a model that does.", encoder.id());
+                Err(Error::invalid("model", text))
+            }
+        };
+        let (tokenizer, max_tokens) = self.run(access, id, 0, recorder, describe).await?;
+        Ok((self.new_id(), tokenizer, max_tokens))
+    }
+
+    /// The model of a request that names none, as vLLM's clients do: the only one that generates text and that the key may
+    /// use.
+    async fn model(&self, access: &Access, given: Option<String>) -> Result<String> {
+        if let Some(id) = given {
+            return Ok(id);
+        }
+        let engine = self.generation.engine.clone();
+        let mut models = run_blocking(move || Ok(engine.models().list())).await?;
+        models.retain(|model| model.kind == ModelKind::Text && access.lists(&model.id));
+        match models.as_slice() {
+            [only] => Ok(only.id.clone()),
+            models => {
+                let text = format!(
+                    "'model' is missing, and this key may use {} models that generate text. Name one of them, or use a key for one model only.",
+                    models.len()
+                );
+                Err(Error::invalid("model", text))
+            }
+        }
+    }
+
     fn new_id(&self) -> TokenizationId {
         TokenizationId::generate(&*self.generation.clock_rng)
     }
@@ -126,11 +167,12 @@ impl Tokenization {
     async fn run<T: Send + 'static>(
         &self,
         access: &Access,
-        mut id: String,
+        id: Option<String>,
         bytes: usize,
         recorder: &UsageRecorder,
         work: impl FnOnce(&LoadedModel, TokenizeLimits) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        let mut id = self.model(access, id).await?;
         self.generation.resolve_alias(access, &mut id).await?;
         self.generation.authorize(access, &id).await?;
         let tenant = access.project().to_u128();

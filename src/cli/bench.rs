@@ -344,6 +344,7 @@ impl Bench<'_> {
 fn request(model: &TextModel, tokens: usize, generated: u32, seed: u64) -> GenerationRequest {
     GenerationRequest {
         prompt: random_tokens(model.vocabulary(), tokens, seed).into(),
+        prompt_logprobs: None,
         choices: 1,
         max_tokens: generated,
         sampling: Sampling { seed, ignore_eos: true, ..Sampling::default() },

@@ -58,6 +58,7 @@ pub use model_memory::{MemoryNeed, model_memory};
 pub use model_settings::{DerivedModel, GenerationDefaults, InstalledSettings};
 pub use per_model::PerModel;
 pub use precision::{Precision, Precisions};
+pub use preprocessor::TokenizerDescription;
 pub use preprocessor::sandbox_child::run as run_sandbox;
 pub use registry::{AdapterRegistration, Registry, UpstreamLookup};
 use runtime::metrics::Metrics;
@@ -76,7 +77,8 @@ pub use text::prompt_options::{PromptEnd, PromptOptions, RESERVED_VARIABLES, Tem
 pub use text::queue::Load;
 pub use text::reasoning::{ReasoningRequest, is_in_template as template_has_reasoning};
 pub use text::request::{
-    DeltaStream, FinishReason, Generation, GenerationRequest, Sampling, TextDelta, TokenInfo, TokenLogprob,
+    DeltaStream, FinishReason, Generation, GenerationRequest, PromptLogprob, PromptToken, Sampling, TextDelta,
+    TokenInfo, TokenLogprob,
 };
 pub use text::sampler::range::SamplingRange;
 pub use text::tools::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
@@ -367,10 +369,10 @@ fn start_devices(
 }
 
 fn check(model: &TextModel, request: &GenerationRequest) -> Result<(), String> {
-    let GenerationRequest { prompt, choices, max_tokens, stop, logprobs, .. } = request;
+    let GenerationRequest { prompt, prompt_logprobs, choices, max_tokens, stop, logprobs, .. } = request;
     let (context, vocabulary) = (u64::from(model.context_window()), model.vocabulary());
-    if prompt.is_empty() || *max_tokens == 0 {
-        return Err("the prompt must not be empty, and max_tokens must be at least 1".to_owned());
+    if prompt.is_empty() {
+        return Err("the prompt must not be empty".to_owned());
     }
     if prompt.len() as u64 + u64::from(*max_tokens) > context {
         return Err(format!(
@@ -384,7 +386,7 @@ fn check(model: &TextModel, request: &GenerationRequest) -> Result<(), String> {
     if !(1..=MAX_CHOICES).contains(choices) {
         return Err(format!("{choices} choices were requested; the number must be 1 to {MAX_CHOICES}"));
     }
-    if logprobs.is_some_and(|count| count > MAX_TOP_LOGPROBS) {
+    if logprobs.max(prompt_logprobs).is_some_and(|count| count > MAX_TOP_LOGPROBS) {
         return Err(format!("at most {MAX_TOP_LOGPROBS} top log-probabilities can be returned for each token"));
     }
     if stop.len() > MAX_STOPS || stop.iter().any(String::is_empty) {

@@ -97,11 +97,14 @@ impl Settings {
     /// The size of the largest step, which decides the size of scratch buffers.
     pub fn step_limits(&self) -> StepLimits {
         let draft = if self.speculate { MAX_DRAFT_TOKENS } else { 0 };
-        let logits = self.max_running * (1 + draft);
-        StepLimits { tokens: self.prefill_chunk + logits, rows: self.max_running, logits }
+        let sampled = self.max_running * (1 + draft);
+        let logits = sampled.max(MIN_STEP_LOGITS);
+        StepLimits { tokens: self.prefill_chunk + sampled, rows: self.max_running, logits }
     }
 }
 
+/// Logits that each step may compute, for prompts whose log-probabilities are requested.
+const MIN_STEP_LOGITS: usize = 64;
 /// Max draft tokens of a sequence that one step verifies.
 pub(super) const MAX_DRAFT_TOKENS: usize = 8;
 /// Deltas buffered for a slow client before its sequence pauses.

@@ -82,6 +82,7 @@ impl Rig {
         let sampling = Sampling { ignore_eos: true, ..Sampling::default() };
         let request = GenerationRequest {
             prompt: (1..40).collect(),
+            prompt_logprobs: None,
             choices: 2,
             max_tokens: 24,
             sampling,

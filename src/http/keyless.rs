@@ -17,7 +17,7 @@ use crate::origin::Origin;
 use crate::service::api_key_secret::looks_like_key;
 
 /// The first segments of the paths, below the mounts, that call models or list them.
-const MODEL_PATHS: [&str; 11] = [
+const MODEL_PATHS: [&str; 12] = [
     "audio",
     "chat",
     "completions",
@@ -29,6 +29,7 @@ const MODEL_PATHS: [&str; 11] = [
     "rerank",
     "responses",
     "tokenize",
+    "tokenizer_info",
 ];
 
 /// Where Anthropic's clients send the key.

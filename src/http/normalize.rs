@@ -1,5 +1,5 @@
-//! Normalizes requests before they are routed: a path is the same with and without a trailing slash, and HEAD is GET
-//! without the body.
+//! Normalizes requests before they are routed: a path is the same with and without a trailing slash, vLLM's paths outside of
+//! `/v1` are those of a mount, and HEAD is GET without the body.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,12 +13,14 @@ use actix_web::http::{Method, Uri};
 use actix_web::middleware::Next;
 use actix_web::web::Bytes;
 
+use super::response::Mount;
+
 /// Middleware around the routes.
 pub async fn normalize(
     mut request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, ActixError> {
-    if let Some(uri) = without_trailing_slash(request.uri()) {
+    if let Some(uri) = served_uri(request.uri()) {
         request.match_info_mut().get_mut().update(&uri);
         request.head_mut().uri = uri;
     }
@@ -33,13 +35,20 @@ pub async fn normalize(
     })
 }
 
-/// `None` if the path has no trailing slash, or is `/`.
-fn without_trailing_slash(uri: &Uri) -> Option<Uri> {
-    let path = uri.path().strip_suffix('/')?.trim_end_matches('/');
-    if path.is_empty() {
-        return None;
-    }
-    let target = uri.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+/// The paths that vLLM serves outside of `/v1`. Its clients, such as lm-eval, find them by removing `/v1` and what follows
+/// from their base address.
+const OUTSIDE_OF_V1: [&str; 3] = ["/detokenize", "/tokenize", "/tokenizer_info"];
+
+/// The address by which a request is routed; `None` if it is its own.
+fn served_uri(uri: &Uri) -> Option<Uri> {
+    let trimmed = uri.path().trim_end_matches('/');
+    let below = trimmed.strip_prefix("/openai").unwrap_or(trimmed);
+    let path = match OUTSIDE_OF_V1.contains(&below) {
+        true => format!("{}{below}", Mount::OpenAi.prefix()),
+        false if trimmed.is_empty() || trimmed == uri.path() => return None,
+        false => trimmed.to_owned(),
+    };
+    let target = uri.query().map_or_else(|| path.clone(), |query| format!("{path}?{query}"));
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = Some(PathAndQuery::try_from(target).ok()?);
     Uri::from_parts(parts).ok()
@@ -62,10 +71,10 @@ impl MessageBody for OmittedBody {
 
 #[cfg(test)]
 mod tests {
-    use super::without_trailing_slash;
+    use super::served_uri;
 
     #[test]
-    fn a_trailing_slash_is_removed_and_the_query_is_kept() {
+    fn a_trailing_slash_is_removed_and_paths_of_vllm_are_mapped() {
         for (uri, trimmed) in [
             ("/v1/models/", Some("/v1/models")),
             ("/v1/models//?a=/", Some("/v1/models?a=/")),
@@ -75,8 +84,12 @@ mod tests {
             ("/", None),
             ("//", None),
             ("/?a", None),
+            ("/tokenize", Some("/openai/v1/tokenize")),
+            ("/openai/tokenizer_info/?model=a", Some("/openai/v1/tokenizer_info?model=a")),
+            ("/openai/v1/tokenize", None),
+            ("/v1/tokenize", None),
         ] {
-            let found = without_trailing_slash(&uri.parse().unwrap());
+            let found = served_uri(&uri.parse().unwrap());
             assert_eq!(found.map(|uri| uri.to_string()).as_deref(), trimmed, "{uri}");
         }
     }

@@ -90,6 +90,8 @@ fn a_streamed_completion_equals_the_whole_one() {
         json!({ "prompt": ["the hello", "on", "he he he"], "n": 2 }),
         json!({ "stop": ["e", "th"] }),
         json!({ "echo": true, "n": 2 }),
+        json!({ "echo": true, "logprobs": 2, "n": 2, "prompt": ["the 🦀", "on"] }),
+        json!({ "echo": true, "logprobs": 0, "max_tokens": 0 }),
         json!({ "logprobs": 2, "n": 2 }),
     ] {
         let whole = complete(&server, more.clone()).ok();
@@ -324,8 +326,12 @@ fn errors_name_the_field() {
         (json!({ "best_of": 3, "n": 2 }), "best_of"),
         (json!({ "logprobs": 21 }), "logprobs"),
         (json!({ "logprobs": true }), "logprobs"),
-        (json!({ "logprobs": 1, "echo": true }), "logprobs"),
-        (json!({ "max_tokens": 0 }), "max_tokens"),
+        (json!({ "logprobs": 1, "echo": true, "suffix": "a" }), "logprobs"),
+        (json!({ "max_tokens": -2 }), "max_tokens"),
+        (json!({ "max_tokens": 0, "min_tokens": 1 }), "min_tokens"),
+        (json!({ "prompt_logprobs": 21 }), "prompt_logprobs"),
+        (json!({ "prompt_logprobs": -1 }), "prompt_logprobs"),
+        (json!({ "prompt_logprobs": 1, "stream": true }), "prompt_logprobs"),
         (json!({ "min_tokens": 13 }), "min_tokens"),
         (json!({ "max_tokens": null, "min_tokens": 17 }), "min_tokens"),
         (json!({ "temperature": 3 }), "temperature"),

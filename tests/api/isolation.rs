@@ -181,6 +181,8 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     row(post.clone(), "/tokenize", None, "/tokenize".into(), prompt, needs_i);
     let tokens = Json(json!({ "model": MODEL, "tokens": [1] }));
     row(post.clone(), "/detokenize", None, "/detokenize".into(), tokens, needs_i);
+    let described = format!("/tokenizer_info?model={MODEL}");
+    row(get.clone(), "/tokenizer_info", None, described, Empty, needs_i);
     let vectors = Json(json!({ "model": EMBEDDER, "input": ["a"] }));
     row(post.clone(), "/embeddings", None, "/embeddings".into(), vectors, needs_i);
     let ranks = Json(json!({ "model": RERANKER, "query": "a", "documents": ["b"] }));

@@ -70,6 +70,7 @@ mod nodes;
 mod ollama;
 mod overload;
 mod projects;
+mod prompt_logprobs;
 mod reasoning;
 mod response_conversations;
 mod response_formats;

@@ -142,6 +142,7 @@ fn memory_used_by_other_models_gives_a_retryable_error() {
         let sampling = Sampling { ignore_eos: true, ..Sampling::default() };
         let request = GenerationRequest {
             prompt: vec![7; 4].into(),
+            prompt_logprobs: None,
             choices: 1,
             max_tokens: 200,
             sampling,

@@ -8,7 +8,7 @@ target/clients/bin/pip install --quiet uv==0.13.9
 uv() { target/clients/bin/uv "$@"; }
 
 uv pip install --quiet --python target/clients --requirement tests/clients/requirements.txt
-for name in frameworks llm aider programs; do
+for name in frameworks llm aider programs lm-eval; do
   uv venv --quiet --allow-existing --python target/clients/bin/python "target/clients-$name"
   uv pip install --quiet --python "target/clients-$name" --overrides tests/clients/overrides.txt \
     --requirement "tests/clients/requirements-$name.txt"

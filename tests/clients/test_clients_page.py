@@ -55,7 +55,7 @@ def test_a_block_runs(server, tmp_path, name, language, code):
         pytest.skip("aider does not support this version of Python")
     assert ADDRESS in code
     program, text, folder = command(name, language, code.replace(ADDRESS, server.url))
-    folders = [TARGET / "clients-llm/bin", TARGET / "clients-aider/bin", NODE / "node_modules/.bin"]
+    folders = [TARGET / "clients-lm-eval/bin", TARGET / "clients-llm/bin", TARGET / "clients-aider/bin", NODE / "node_modules/.bin"]
     path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
     own = {"HOME": str(tmp_path), "PATH": path, "OUTPOST_KEY": server.admin_key, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "XDG_", "LLM_"))}

@@ -139,12 +139,13 @@ async fn the_context_limit_is_exact() {
 async fn invalid_requests_are_refused() {
     let rig = tiny();
     let good = || request(vec![7], 4);
-    let mut bad = vec![request(vec![], 4), request(vec![7], 0), request(vec![9_999], 4)];
+    let mut bad = vec![request(vec![], 4), request(vec![9_999], 4)];
     bad.push(GenerationRequest { choices: 0, ..good() });
     bad.push(GenerationRequest { choices: MAX_CHOICES + 1, ..good() });
     bad.push(GenerationRequest { stop: vec![String::new()], ..good() });
     bad.push(GenerationRequest { stop: vec!["a".to_owned(); MAX_STOPS + 1], ..good() });
     bad.push(GenerationRequest { logprobs: Some(MAX_TOP_LOGPROBS + 1), ..good() });
+    bad.push(GenerationRequest { prompt_logprobs: Some(MAX_TOP_LOGPROBS + 1), ..good() });
     for (temperature, top_p) in [(f32::NAN, 1.), (-1., 1.), (1., -0.1), (1., 1.5)] {
         let mut request = good();
         (request.sampling.temperature, request.sampling.top_p) = (temperature, top_p);

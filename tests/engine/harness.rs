@@ -104,6 +104,7 @@ pub fn request(prompt: Vec<u32>, max_tokens: u32) -> GenerationRequest {
     let sampling = Sampling { ignore_eos: true, seed: 5, ..Sampling::default() };
     GenerationRequest {
         prompt: prompt.into(),
+        prompt_logprobs: None,
         choices: 1,
         max_tokens,
         sampling,

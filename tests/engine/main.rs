@@ -42,6 +42,7 @@ mod model_settings;
 mod ngram_speculation;
 mod overload_and_fairness;
 mod prefix_cache;
+mod prompt_logprobs;
 mod reasoning;
 mod registry;
 mod scheduling;

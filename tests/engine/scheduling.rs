@@ -49,8 +49,8 @@ async fn memory_is_reserved_before_work_begins() {
 #[tokio::test]
 async fn larger_batches_leave_less_memory_for_the_kv_cache() {
     let scratch = |rig: &Rig| memory(&rig.engine, "scratch");
-    let few = rig(&TinyModel::default(), |settings| settings.max_running = 2);
-    let many = rig(&TinyModel::default(), |settings| settings.max_running = 64);
+    let few = rig(&TinyModel::default(), |settings| settings.max_running = 64);
+    let many = rig(&TinyModel::default(), |settings| settings.max_running = 126);
     // 62 more sequences, each with its activations in a block and its logits twice.
     assert!(scratch(&many) - scratch(&few) > 62 * 4 * (2 * 290 + 4 * 64));
     let (weights, total) = (memory(&many.engine, "weights"), memory(&many.engine, "total"));

@@ -195,6 +195,7 @@ fn fields_that_the_target_does_not_know_are_refused_by_name() {
         (json!({ "chat_template_kwargs": { "x": 1 } }), "chat_template_kwargs"),
         (json!({ "add_generation_prompt": false }), "add_generation_prompt"),
         (json!({ "max_reasoning_tokens": 5 }), "max_reasoning_tokens"),
+        (json!({ "prompt_logprobs": 0 }), "prompt_logprobs"),
     ] {
         let response = server.post("/v1/chat/completions", &chat_body(more));
         assert_eq!(response.error_fields(), (400, "invalid_parameter".to_owned(), Some(param.to_owned())));
@@ -205,6 +206,13 @@ fn fields_that_the_target_does_not_know_are_refused_by_name() {
     assert_eq!(tokens.error_fields(), (400, "invalid_parameter".to_owned(), Some("model".to_owned())));
     let count = json!({ "model": REMOTE, "messages": [{ "role": "user", "content": "x" }] });
     assert_eq!(server.post("/v1/messages/count_tokens", &count).status, 400);
+    let of_prompt = |more: Value| {
+        let mut body = json!({ "model": REMOTE, "prompt": "x", "max_tokens": 1 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/v1/completions", &body).error_fields().2
+    };
+    assert_eq!(of_prompt(json!({ "echo": true, "logprobs": 1 })).as_deref(), Some("logprobs"));
+    assert_eq!(of_prompt(json!({ "prompt_logprobs": 1 })).as_deref(), Some("prompt_logprobs"));
     let ids = json!({ "model": REMOTE, "prompt": [1, 2] });
     assert_eq!(server.post("/v1/completions", &ids).error_fields().2.as_deref(), Some("prompt"));
     let embed = json!({ "model": REMOTE, "input": "x" });

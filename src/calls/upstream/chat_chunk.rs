@@ -134,6 +134,7 @@ impl ChatChunks {
             calls,
             tokens,
             ids: Vec::new(),
+            prompt: None,
             generated: state.generated,
             reasoning_tokens: state.reasoning,
             cached: 0,

@@ -7,7 +7,7 @@ use minijinja::value::{Serde, Value};
 
 use super::spec::ModelFiles;
 use super::template_sources::TemplateSources;
-use super::tokenizer_info::ChatTokenizerInfo;
+use super::tokenizer_info::{ChatTokenizerInfo, TokenizerDescription};
 use crate::clock_rng::ClockRng;
 use crate::engine::text::chat_template::{PromptError, Template};
 use crate::engine::text::message::Message;
@@ -77,12 +77,22 @@ impl ChatPreprocessor {
         let eos = vocabulary.eos.or_else(|| eos_ids.iter().min().copied());
         let prepends_space = tokens.encode("a").first().is_some_and(|first| vocabulary.bytes(*first).starts_with(b" "));
         let reasoning = ReasoningSyntax::detect(&written, &vocabulary, |text| tokens.encode(text));
+        let text = |id: Option<u32>| id.map(|id| vocabulary.text(Some(id)));
+        let description = TokenizerDescription {
+            bos: text(vocabulary.bos),
+            eos: text(eos),
+            padding: source.special_token("padding", &vocabulary)?,
+            unknown: source.special_token("unknown", &vocabulary)?,
+            adds_bos: tokens.adds_bos(),
+            chat_template: templates.map(|templates| templates.default.clone()),
+        };
         let info = ChatTokenizerInfo {
             vocabulary,
             prepends_space,
             call_format: style.format(),
             reasoning,
             template_describes_tools,
+            description,
         };
         Ok((Self { tokens, eos_ids, eos, default, tool_use }, info))
     }

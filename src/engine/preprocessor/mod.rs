@@ -46,6 +46,7 @@ pub(super) use template_sources::TemplateSources;
 pub(super) fn chat_template(path: &Path) -> Result<Option<String>, String> {
     Ok(ModelFiles::read(path)?.templates()?.map(|templates| templates.default))
 }
+pub use tokenizer_info::TokenizerDescription;
 pub(super) use tokenizer_info::{ChatTokenizerInfo, EncoderTokenizerInfo, PromptTokenizerSpec};
 
 /// A model's tokenizers and templates, ready for requests.

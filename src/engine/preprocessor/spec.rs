@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::template_sources::TemplateSources;
 use super::tokenizer_info::PromptTokenizerSpec;
-use crate::engine::tokenizer::files::TextFiles;
+use crate::engine::tokenizer::Vocabulary;
+use crate::engine::tokenizer::files::{TextFiles, named_token};
 use crate::models::gguf::{GgufFile, MAX_HEADER_BYTES, Metadata};
 use crate::models::model_files::{is_ggml, is_gguf};
 use crate::models::whisper::GgmlFile;
@@ -49,6 +50,23 @@ impl ModelFiles {
             return Ok(Self::Ggml(file.vocabulary().to_vec()));
         }
         TextFiles::read(path.parent().ok_or("the model file has no parent folder")?).map(Self::Folder)
+    }
+
+    /// The text of the special token that the files name so: `unknown` or `padding`.
+    pub fn special_token(&self, name: &str, vocabulary: &Vocabulary) -> Result<Option<String>, String> {
+        match self {
+            Self::Gguf(metadata) => {
+                let id = metadata.integer(&format!("tokenizer.ggml.{name}_token_id"));
+                let id = id.and_then(|id| u32::try_from(id).ok());
+                Ok(Some(vocabulary.text(id)).filter(|text| !text.is_empty()))
+            }
+            Self::Folder(files) => {
+                let key = if name == "padding" { "pad_token" } else { "unk_token" };
+                let config = files.json("tokenizer_config.json")?;
+                Ok(named_token(&config, key).map(str::to_owned))
+            }
+            Self::Ggml(_) => Ok(None),
+        }
     }
 
     /// The chat templates; `None` for a base model, which has none.

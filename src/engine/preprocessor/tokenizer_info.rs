@@ -30,6 +30,21 @@ pub struct ChatTokenizerInfo {
     pub reasoning: Option<ReasoningSyntax>,
     /// Whether the model's own template describes tools.
     pub template_describes_tools: bool,
+    /// What clients are told about it.
+    pub description: TokenizerDescription,
+}
+
+/// A chat model's special tokens, by their texts, and its chat template.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenizerDescription {
+    pub bos: Option<String>,
+    pub eos: Option<String>,
+    pub padding: Option<String>,
+    pub unknown: Option<String>,
+    /// Whether the BOS token is added to a text.
+    pub adds_bos: bool,
+    /// The template for conversations without tools.
+    pub chat_template: Option<String>,
 }
 
 /// An encoder's vocabulary size and special tokens.

@@ -8,13 +8,15 @@ use tokio::sync::mpsc::{OwnedPermit, Sender};
 use crate::engine::error::Failure;
 use crate::engine::runtime::metrics::{DraftSource, Metrics};
 use crate::engine::text::model::TextModel;
+use crate::engine::text::prompt_logprobs::PromptScorer;
 use crate::engine::text::queue::QueuedRequest;
-use crate::engine::text::request::{DeltaResult, TextDelta};
+use crate::engine::text::request::{DeltaResult, PromptToken, TextDelta};
 use crate::engine::text::scheduler::{RequestId, Row, SequenceId};
 use crate::engine::text::sequence::Sequence;
 use crate::engine::text::speculative::draft_payoff::DraftState;
 use crate::engine::text::speculative::ngram::NgramProposer;
 use crate::engine::text::step_cost_model::SpeculationCosts;
+use crate::models::backend::Pool;
 
 pub struct ActiveRequest {
     pub model: Arc<TextModel>,
@@ -24,6 +26,8 @@ pub struct ActiveRequest {
     choices: Vec<Option<Choice>>,
     /// Prompt tokens that were in the prefix cache.
     cached: u32,
+    /// The log-probabilities of the prompt, if they are requested.
+    prompt: PromptLogprobs,
     /// Since when a choice is paused because the client does not read.
     stalled_since: Option<Duration>,
     submitted: Duration,
@@ -35,8 +39,29 @@ struct Choice {
     permit: Option<OwnedPermit<DeltaResult>>,
     ngrams: NgramProposer,
     draft: DraftState,
+    /// Whether it has had a delta.
+    has_begun: bool,
     /// When its last token was sampled.
     last_token_at: Option<Duration>,
+}
+
+/// The log-probabilities of a prompt.
+enum PromptLogprobs {
+    NotRequested,
+    /// While the first choice computes the prompt.
+    Computing(PromptScorer),
+    Complete(Arc<[PromptToken]>),
+}
+
+impl PromptLogprobs {
+    /// All of them, once the prompt is computed.
+    fn complete(&mut self) -> Option<Arc<[PromptToken]>> {
+        *self = match std::mem::replace(self, Self::NotRequested) {
+            Self::Computing(scorer) => Self::Complete(scorer.finish()),
+            other => other,
+        };
+        if let Self::Complete(tokens) = self { Some(Arc::clone(tokens)) } else { None }
+    }
 }
 
 /// The outcome of one row.
@@ -52,14 +77,18 @@ impl ActiveRequest {
     /// `cached`: prompt tokens that were in the prefix cache.
     pub fn new(queued: QueuedRequest, cached: usize) -> Self {
         let QueuedRequest { model, request, sender, failure_permit, submitted_at: submitted } = queued;
+        let scorer = PromptScorer::new(&model, &request);
         let choice = |choice| {
             let (sequence, ngrams) =
                 (Sequence::new(&model, &request, choice), NgramProposer::new(Arc::clone(&request.prompt)));
-            Some(Choice { sequence, permit: None, ngrams, draft: DraftState::default(), last_token_at: None })
+            let draft = DraftState::default();
+            Some(Choice { sequence, permit: None, ngrams, draft, has_begun: false, last_token_at: None })
         };
         let choices = (0..request.choices).map(choice).collect();
         let cached = u32::try_from(cached).unwrap_or(u32::MAX);
-        Self { model, sender, final_permit: Some(failure_permit), choices, cached, stalled_since: None, submitted }
+        let prompt = scorer.map_or(PromptLogprobs::NotRequested, PromptLogprobs::Computing);
+        let final_permit = Some(failure_permit);
+        Self { model, sender, final_permit, choices, cached, prompt, stalled_since: None, submitted }
     }
 
     pub fn is_cancelled(&self) -> bool {
@@ -124,6 +153,14 @@ impl ActiveRequest {
         self.choices.get_mut(choice as usize)?.as_mut().map(|choice| &mut choice.draft)
     }
 
+    /// Takes the logits of the prompt's positions from `start` on, except the last.
+    pub fn score_prompt(&mut self, start: usize, logits: &[&mut [f32]], pool: &Pool) -> Result<(), Failure> {
+        match &mut self.prompt {
+            PromptLogprobs::Computing(scorer) => scorer.add(start, logits, pool),
+            PromptLogprobs::NotRequested | PromptLogprobs::Complete(_) => Ok(()),
+        }
+    }
+
     /// Samples from the logits of a row: one distribution, plus one for each draft token. Stops at the first sampled
     /// token that differs from the draft, as later logits depend on rejected tokens.
     pub fn accept(
@@ -137,6 +174,17 @@ impl ActiveRequest {
         let mut outcome = Outcome { positions: known, ..Outcome::default() };
         let slot = self.choices.get_mut(row.sequence.choice as usize);
         let Some(Some(choice)) = slot.filter(|_| !logits.is_empty()) else { return Ok(outcome) };
+        let prompt = if choice.has_begun { None } else { self.prompt.complete() };
+        choice.has_begun = true;
+        if let Some(delta) = choice.sequence.end_at_prompt() {
+            if let Some(permit) = choice.permit.take() {
+                drop(permit.send(Ok(TextDelta { cached: self.cached, prompt, ..delta })));
+            }
+            if let Some(slot) = self.choices.get_mut(row.sequence.choice as usize) {
+                *slot = None;
+            }
+            return Ok(Outcome { ended: true, ..outcome });
+        }
         let draft = &row.tokens[known..];
         let mut combined: Option<TextDelta> = None;
         for (at, logits) in logits.into_iter().enumerate() {
@@ -166,7 +214,7 @@ impl ActiveRequest {
             None => metrics.first_token(self.model.id(), now.saturating_sub(self.submitted)),
         }
         if let (Some(permit), Some(delta)) = (choice.permit.take(), combined) {
-            drop(permit.send(Ok(TextDelta { cached: self.cached, ..delta })));
+            drop(permit.send(Ok(TextDelta { cached: self.cached, prompt, ..delta })));
         }
         if let Some(slot) = self.choices.get_mut(row.sequence.choice as usize)
             && outcome.ended

@@ -21,9 +21,15 @@ pub fn top_tokens(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     candidates
 }
 
+/// The rank of a token with this logit: 1 plus the number of tokens that are more likely.
+pub fn rank(logits: &[f32], logit: f32) -> u32 {
+    let better = logits.iter().filter(|other| **other > logit).count();
+    u32::try_from(better).unwrap_or(u32::MAX).saturating_add(1)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{log_sum_exp, top_tokens};
+    use super::{log_sum_exp, rank, top_tokens};
 
     #[test]
     fn logprobs_match_the_logits() {
@@ -32,5 +38,6 @@ mod tests {
         let top: Vec<_> = top_tokens(&logits, 2).into_iter().map(|(id, logit)| (id, (logit - norm).exp())).collect();
         assert!(matches!(top[..], [(0, a), (2, b)] if (a - 0.5).abs() < 1e-5 && (b - 0.375).abs() < 1e-5), "{top:?}");
         assert!(top_tokens(&logits, 0).is_empty());
+        assert_eq!(logits.map(|logit| rank(&logits, logit)), [1, 3, 2]);
     }
 }

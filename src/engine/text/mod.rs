@@ -8,6 +8,7 @@ pub mod grammar;
 pub mod logprobs;
 pub mod message;
 pub mod model;
+mod prompt_logprobs;
 pub mod prompt_options;
 pub mod queue;
 pub mod reasoning;

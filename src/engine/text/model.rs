@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::PreprocessError;
 use crate::engine::model_adapter::{AdaptedNetwork, ModelAdapter};
-use crate::engine::preprocessor::{ChatTokenizerInfo, Isolation, Preprocessor};
+use crate::engine::preprocessor::{ChatTokenizerInfo, Isolation, Preprocessor, TokenizerDescription};
 use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_compute_panic;
 use crate::engine::runtime::memory_budget::Lease;
@@ -51,6 +51,7 @@ pub struct TextNetwork {
     /// How it writes tool calls.
     call_format: CallFormat,
     template_describes_tools: bool,
+    tokenizer: TokenizerDescription,
     grammars: GrammarCache,
     /// The share of the memory budget for weights and activations; released with the network.
     pub(in crate::engine) lease: Lease,
@@ -78,7 +79,7 @@ impl TextModel {
     ) -> Result<Self, String> {
         let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
         let (preprocessor, info) = Preprocessor::chat(isolation, path, rows)?;
-        let ChatTokenizerInfo { vocabulary, prepends_space, call_format, reasoning, template_describes_tools } = info;
+        let ChatTokenizerInfo { vocabulary, prepends_space, call_format, reasoning, .. } = info;
         let longest_token = vocabulary.max_token_bytes();
         let network = load_causal_lm(checkpoint.weights(), backend).map_err(|error| error.to_string())?;
         let content_hash = content_hash::of_network(checkpoint.weights()).map_err(|error| error.to_string())?;
@@ -93,7 +94,8 @@ impl TextModel {
             preprocessor,
             reasoning: reasoning.map(Arc::new),
             call_format,
-            template_describes_tools,
+            template_describes_tools: info.template_describes_tools,
+            tokenizer: info.description,
             grammars: GrammarCache::default(),
             lease,
             draft_slot: Arc::default(),
@@ -140,6 +142,11 @@ impl TextModel {
     /// The number of tokens; token IDs are below this.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary.len()
+    }
+
+    /// Its special tokens and its chat template.
+    pub fn tokenizer(&self) -> &TokenizerDescription {
+        &self.tokenizer
     }
 
     /// Renders the conversation with the model's chat template, up to where the assistant's turn begins, and tokenises

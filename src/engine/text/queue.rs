@@ -171,6 +171,7 @@ fn scheduler_request(runtime: &Runtime, model: &TextModel, request: &GenerationR
         choices: request.choices,
         max_tokens: request.max_tokens,
         long: model.network.is_long(request.prompt.len() + request.max_tokens as usize),
+        prompt_logits: request.prompt_logprobs.is_some(),
     }
 }
 
@@ -182,6 +183,7 @@ impl TextQueue {
             choices: settings.max_queued_requests,
             tokens: settings.max_queued_tokens,
             tenant_divisor: settings.tenant_divisor,
+            logits: settings.step_limits().logits,
         };
         let state = State {
             scheduler: Scheduler::new(limits),

@@ -17,8 +17,11 @@ use crate::engine::text::tools::ToolCallDelta;
 #[derive(Clone, Debug)]
 pub struct GenerationRequest {
     pub prompt: Arc<[u32]>,
+    /// `Some(n)`: log-probabilities of the prompt's tokens and of the `n` most likely ones at each position, 0 to 20.
+    pub prompt_logprobs: Option<u8>,
     /// Number of choices for the prompt; they share its prefill.
     pub choices: u32,
+    /// 0: the prompt is computed, and nothing is generated.
     pub max_tokens: u32,
     pub sampling: Sampling,
     /// The grammar that constrains every choice; `None` is free text.
@@ -27,7 +30,8 @@ pub struct GenerationRequest {
     pub reasoning: Option<ReasoningRequest>,
     /// Stop strings: they end a choice and are not part of it. Not searched for in reasoning and tool calls.
     pub stop: Vec<String>,
-    /// `Some(n)`: log-probabilities of the sampled tokens and of the `n` most likely ones, 0 to 20.
+    /// `Some(n)`: log-probabilities of the sampled tokens and of the `n` most likely ones, 0 to 20. The end-of-sequence token
+    /// is left out, unless those of the prompt are requested: then all tokens of the sequence have them.
     pub logprobs: Option<u8>,
     /// The tenant that fair scheduling charges.
     pub tenant: u128,
@@ -50,10 +54,13 @@ pub struct TextDelta {
     pub text: String,
     /// Tool call deltas; they come after all text.
     pub calls: Vec<ToolCallDelta>,
-    /// Empty unless log-probabilities were requested. Those of reasoning and the end-of-sequence token are left out.
+    /// Empty unless log-probabilities were requested. Those of reasoning are left out, and most often
+    /// the end-of-sequence token: see [`GenerationRequest::logprobs`].
     pub tokens: Vec<TokenInfo>,
     /// The IDs of the new tokens, except the end-of-sequence token. Empty for an upstream model.
     pub ids: Vec<u32>,
+    /// The tokens of the prompt, in the first delta of each choice, if their log-probabilities were requested.
+    pub prompt: Option<Arc<[PromptToken]>>,
     /// Generated tokens of this choice so far, including the end-of-sequence token.
     pub generated: u32,
     /// How many of them are reasoning, with its markers.
@@ -77,6 +84,26 @@ pub struct TokenLogprob {
     pub id: u32,
     pub bytes: Vec<u8>,
     pub logprob: f32,
+}
+
+/// A token of a prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptToken {
+    pub id: u32,
+    pub bytes: Vec<u8>,
+    pub is_control: bool,
+    /// `None` for the first token, which nothing predicts.
+    pub logprob: Option<PromptLogprob>,
+}
+
+/// How likely a token of a prompt is after those before it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptLogprob {
+    pub logprob: f32,
+    /// 1 for the most likely token.
+    pub rank: u32,
+    /// The most likely tokens, in order.
+    pub top: Vec<TokenLogprob>,
 }
 
 /// Why a choice ended.

@@ -27,6 +27,8 @@ pub struct Sequence {
     text: Detokenizer,
     stop: StopMatcher,
     logprobs: Option<u8>,
+    /// Whether the end-of-sequence token has log-probabilities, too.
+    reports_all: bool,
     max_tokens: u32,
     generated: u32,
 }
@@ -44,9 +46,15 @@ impl Sequence {
             text: Detokenizer::default(),
             stop: StopMatcher::new(request.stop.clone()),
             logprobs: request.logprobs,
+            reports_all: request.prompt_logprobs.is_some(),
             max_tokens: request.max_tokens,
             generated: 0,
         }
+    }
+
+    /// The only delta of a choice of which nothing is to be generated.
+    pub fn end_at_prompt(&mut self) -> Option<TextDelta> {
+        (self.max_tokens == 0).then(|| self.finish(Output::default(), Vec::new(), FinishReason::Length))
     }
 
     /// Samples the next token and returns what it adds to the choice. `logits` (`[vocabulary]`) are modified.
@@ -65,7 +73,9 @@ impl Sequence {
         self.last_token = id;
         self.generated += 1;
         if ends.contains(&id) {
-            return Ok(self.finish(Output::default(), Vec::new(), FinishReason::Stop));
+            let raw = raw.filter(|_| self.reports_all);
+            let tokens = raw.map(|raw| self.token_info(id, &raw)).into_iter().collect();
+            return Ok(self.finish(Output::default(), tokens, FinishReason::Stop));
         }
         if !was_reasoning {
             self.consume(id)?;
@@ -190,6 +200,7 @@ impl Sequence {
             calls,
             tokens,
             ids: if is_eos { Vec::new() } else { vec![self.last_token] },
+            prompt: None,
             generated: self.generated,
             reasoning_tokens: self.reasoning.as_ref().map_or(0, ReasoningParser::tokens),
             cached: 0,

@@ -233,8 +233,16 @@ impl TextWorkload {
     /// Samples tokens, requests in parallel.
     fn accept(&mut self, model: &TextModel, rows: Vec<Row>, logits: Vec<Vec<&mut [f32]>>) -> Vec<RowResult> {
         let (now, metrics) = (self.runtime.clock.uptime(), &self.runtime.metrics);
+        let mut done: Vec<RowResult> = Vec::new();
         let mut by_request: BTreeMap<RequestId, Vec<Computed<'_>>> = BTreeMap::new();
-        for (row, logits) in rows.into_iter().zip(logits) {
+        for (row, mut logits) in rows.into_iter().zip(logits) {
+            let of_prompt: Vec<_> = logits.drain(..row.prompt_logits.min(logits.len())).collect();
+            if let Some(request) = self.active.get_mut(&row.sequence.request).filter(|_| !of_prompt.is_empty())
+                && let Err(failure) = request.score_prompt(row.start, &of_prompt, model.network.pool())
+            {
+                done.push((row, Err(failure)));
+                continue;
+            }
             by_request.entry(row.sequence.request).or_default().push((row, logits));
         }
         let active = self.active.iter_mut().filter_map(|(id, request)| Some((request, by_request.remove(id)?)));
@@ -248,8 +256,7 @@ impl TextWorkload {
                 done.push((row, outcome));
             }
         });
-        let done = tasks.into_iter().flat_map(|task| task.into_inner().unwrap_or_else(PoisonError::into_inner).2);
-        let done: Vec<RowResult> = done.collect();
+        done.extend(tasks.into_iter().flat_map(|task| task.into_inner().unwrap_or_else(PoisonError::into_inner).2));
         // Adapters share a batch but are metered separately.
         for rows in done.chunk_by(|(one, _), (other, _)| one.adapter == other.adapter) {
             let mut step = Step::default();
@@ -285,6 +292,8 @@ impl TextWorkload {
     fn commit_step(&mut self, done: Vec<RowResult>, started: Duration) {
         let took = self.runtime.clock.uptime().saturating_sub(started);
         let mut failed: Vec<(SequenceId, Failure)> = Vec::new();
+        // Logits of prompts make a step slower, which must not make the chunks of other prompts smaller.
+        let is_usual = done.iter().all(|(row, _)| row.prompt_logits == 0);
         let mut sizes = StepSizes::default();
         let mut state = self.queue.lock();
         self.runtime.faults.point("text.commit_step");
@@ -306,7 +315,9 @@ impl TextWorkload {
             state.measure(sizes.prompt + sizes.decoding + sizes.draft, took);
         }
         drop(state);
-        self.step_costs.measure(sizes, took);
+        if is_usual {
+            self.step_costs.measure(sizes, took);
+        }
         failed.into_iter().for_each(|(id, failure)| self.fail_request(id.request, failure));
         self.active.retain(|_, request| !request.is_finished());
     }

@@ -70,6 +70,12 @@ impl TextFiles {
     }
 }
 
+/// A token that `tokenizer_config.json` names, as a string or as an object with `content`.
+pub fn named_token<'a>(config: &'a Value, key: &str) -> Option<&'a str> {
+    let token = config.get(key)?;
+    token.as_str().or_else(|| token.get("content")?.as_str())
+}
+
 /// A regular file's content; `None` if it does not exist.
 fn read_file(path: &Path, name: &str, largest: u64) -> Result<Option<Vec<u8>>, String> {
     let Ok(metadata) = fs::metadata(path) else { return Ok(None) };

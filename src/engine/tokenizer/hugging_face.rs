@@ -13,7 +13,7 @@ use super::byte_alphabet::{decode_byte_level, decode_piece};
 use super::checks::check_tokenizer_json;
 use super::fill_in_the_middle::FimTokens;
 use super::{ChatTokenizer, EOS_TOKENS, Encoder, Vocabulary, is_template_token};
-use crate::engine::tokenizer::files::TextFiles;
+use crate::engine::tokenizer::files::{TextFiles, named_token};
 use crate::engine::tokenizer::special_tokens::{SpecialToken, SpecialTokens};
 
 /// The longest decoder in bytes of JSON. Listings read it, too, where nothing else limits its memory.
@@ -29,12 +29,6 @@ fn wrong(error: impl std::fmt::Display) -> String {
 
 fn damaged(error: impl std::fmt::Display) -> String {
     format!("tokenizer.json: it is damaged: {error}")
-}
-
-/// A token that `tokenizer_config.json` names, as a string or as an object with `content`.
-fn named<'a>(config: &'a Value, key: &str) -> Option<&'a str> {
-    let token = config.get(key)?;
-    token.as_str().or_else(|| token.get("content")?.as_str())
 }
 
 /// The EOS token IDs in a file.
@@ -167,7 +161,7 @@ impl ChatTokenizer {
         let special_tokens = added.into_iter().filter(|one| one.is_template_token).map(|one| one.special);
         let special_tokens = SpecialTokens::new(special_tokens.collect())?;
         let config = files.json("tokenizer_config.json")?;
-        let id = |key: &str| named(&config, key).and_then(|text| tokenizer.token_to_id(text));
+        let id = |key: &str| named_token(&config, key).and_then(|text| tokenizer.token_to_id(text));
         let (bos, eos) = (id("bos_token"), id("eos_token"));
         let configured =
             [eos_ids(&files.json("generation_config.json")?), eos_ids(&files.json("config.json")?)].concat();

@@ -204,6 +204,11 @@ impl ChatTokenizer {
         Some(Prompt { ids, complete })
     }
 
+    /// Whether [`Self::encode_text`] adds the BOS token.
+    pub fn adds_bos(&self) -> bool {
+        self.document_bos.is_some()
+    }
+
     /// Like [`Self::encode`], after the model's BOS token if it has one.
     pub fn encode_document(&self, text: &str) -> Vec<u32> {
         self.document_bos.into_iter().chain(self.encode(text)).collect()

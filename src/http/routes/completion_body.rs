@@ -45,6 +45,14 @@ pub fn finish_reason(ending: FinishReason) -> &'static str {
     }
 }
 
+/// A token's text. Tokens that are parts of characters stay distinct.
+pub fn token_text(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().fold("bytes:".to_owned(), |text, byte| format!("{text}\\x{byte:02x}")),
+    }
+}
+
 /// A log-probability as JSON has it: impossible tokens get the smallest number, because JSON has no infinity.
 pub fn finite_logprob(logprob: f32) -> f32 {
     logprob.max(-9999.0)

@@ -117,7 +117,6 @@ const FIELDS: &[ForeignField] = &[
     field("return_token_ids", &[False], "adds token IDs to the response"),
     field("return_tokens", &[False], "adds token IDs to the response"),
     field("return_tokens_as_token_ids", &[False], "names tokens by their IDs"),
-    field("prompt_logprobs", &[False], "adds log-probabilities of the prompt"),
     field("return_hidden_states", &[False], "adds hidden states to the response"),
     field("n_probs", OFF, "adds probabilities; here it is 'logprobs'"),
     field("post_sampling_probs", &[False], "reports probabilities after sampling"),

@@ -29,6 +29,7 @@ mod models;
 pub mod ollama;
 mod projects;
 mod prompt_fields;
+mod prompt_logprobs;
 mod rerank;
 pub mod responses;
 mod sampling_fields;

@@ -186,9 +186,9 @@ pub enum Stop {
 }
 
 impl SamplingFields {
-    /// Checks each field. `max_tokens`: with the name of its field.
-    pub fn check(self, max_tokens: Option<(u32, &str)>) -> Result<CheckedSampling> {
-        check_max_tokens(max_tokens, self.min_tokens)?;
+    /// Checks each field. `max_tokens`: with the name of its field. `may_be_empty`: whether it may be 0.
+    pub fn check(self, max_tokens: Option<(u32, &str)>, may_be_empty: bool) -> Result<CheckedSampling> {
+        check_max_tokens(max_tokens, self.min_tokens, may_be_empty)?;
         let sampling = SamplingRequest {
             temperature: number(SamplingRange::TEMPERATURE, self.temperature)?,
             top_p: number(SamplingRange::TOP_P, self.top_p)?,
@@ -228,9 +228,9 @@ pub fn limit(field: &'static str, given: Option<i64>) -> Result<Option<(u32, &'s
     checked.transpose()
 }
 
-fn check_max_tokens(max_tokens: Option<(u32, &str)>, min_tokens: Option<u32>) -> Result<()> {
+fn check_max_tokens(max_tokens: Option<(u32, &str)>, min_tokens: Option<u32>, may_be_empty: bool) -> Result<()> {
     match (max_tokens, min_tokens) {
-        (Some((0, field)), _) => {
+        (Some((0, field)), _) if !may_be_empty => {
             Err(Error::invalid(field, format!("'{field}' is 0. Ask for at least 1 token, or leave it out.")))
         }
         (Some((max, field)), Some(min)) if min > max => {

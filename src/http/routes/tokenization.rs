@@ -1,6 +1,6 @@
 //! Tokenization, in the format of vLLM. llama.cpp's names of the fields are accepted, too.
 
-use actix_web::{post, web};
+use actix_web::{get, post, web};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -9,9 +9,9 @@ use utoipa_actix_web::service_config::ServiceConfig;
 use super::chat::FunctionTool;
 use crate::calls::messages;
 use crate::calls::tokenization::{TokenizeCall, TokenizeInput};
-use crate::engine::SpecialTokenOptions;
+use crate::engine::{SpecialTokenOptions, TokenizerDescription};
 use crate::error::{Error, Result};
-use crate::http::extractors::ApiJson;
+use crate::http::extractors::{ApiJson, ApiParams};
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::routes::message_schema::{self, Message};
@@ -19,7 +19,7 @@ use crate::http::routes::prompt_fields::PromptFields;
 use crate::http::{Api, authentication::Caller};
 
 pub fn routes(config: &mut ServiceConfig) {
-    config.service(tokenize).service(detokenize);
+    config.service(tokenize).service(detokenize).service(tokenizer_info);
 }
 
 /// Fields that do not affect the output of this server.
@@ -28,8 +28,9 @@ const IGNORED: [&str; 1] = ["user"];
 /// Either `prompt` or `messages`.
 #[derive(Deserialize, utoipa::ToSchema)]
 pub struct TokenizeRequest {
-    /// Id of an installed model that generates text or embeds texts.
-    model: String,
+    /// Id of an installed model that generates text or embeds texts; absent: the only one that generates text and that
+    /// the key may use.
+    model: Option<String>,
     /// A text of at most 1 MiB; also as `content`.
     #[serde(alias = "content")]
     prompt: Option<String>,
@@ -67,8 +68,9 @@ pub struct TokenizeBody {
 
 #[derive(Deserialize, utoipa::ToSchema)]
 pub struct DetokenizeRequest {
-    /// Id of an installed model that generates text or embeds texts.
-    model: String,
+    /// Id of an installed model that generates text or embeds texts; absent: the only one that generates text and that
+    /// the key may use.
+    model: Option<String>,
     /// Token ids of the model, at most 262,144.
     tokens: Vec<u32>,
     #[serde(flatten)]
@@ -80,6 +82,31 @@ pub struct DetokenizeRequest {
 pub struct DetokenizeBody {
     /// The text, special tokens included.
     prompt: String,
+}
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct GetTokenizer {
+    /// Id of an installed model that generates text; absent: the only one that the key may use.
+    model: Option<String>,
+}
+
+/// Like `tokenizer_config.json` of a Hugging Face folder.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct TokenizerBody {
+    /// The class of transformers for any tokenizer.
+    tokenizer_class: &'static str,
+    bos_token: Option<String>,
+    eos_token: Option<String>,
+    pad_token: Option<String>,
+    unk_token: Option<String>,
+    /// Whether the tokens of a text begin with `bos_token`.
+    add_bos_token: bool,
+    /// Max tokens of the model.
+    model_max_length: usize,
+    /// A Jinja template; null if the model has none.
+    chat_template: Option<String>,
 }
 
 impl TokenizeRequest {
@@ -154,4 +181,24 @@ async fn detokenize(caller: Caller, body: ApiJson<DetokenizeRequest>, api: web::
     let decoded = api.tokenization.detokenize(&caller.access, request.model, request.tokens, &caller.recorder);
     let (id, prompt) = decoded.await?;
     Ok(with_lists(caller.mount.bare(id, DetokenizeBody { prompt }), &ignored, &[]))
+}
+
+/// The special tokens and the chat template of a model.
+#[utoipa::path(tag = "tokenization", params(GetTokenizer), responses((status = 200, body = TokenizerBody)))]
+#[get("/tokenizer_info")]
+async fn tokenizer_info(caller: Caller, params: ApiParams<GetTokenizer>, api: web::Data<Api>) -> ApiResult {
+    let described = api.tokenization.describe(&caller.access, params.0.model, &caller.recorder);
+    let (id, tokenizer, max_tokens) = described.await?;
+    let TokenizerDescription { bos, eos, padding, unknown, adds_bos, chat_template } = tokenizer;
+    let body = TokenizerBody {
+        tokenizer_class: "PreTrainedTokenizerFast",
+        bos_token: bos,
+        eos_token: eos,
+        pad_token: padding,
+        unk_token: unknown,
+        add_bos_token: adds_bos,
+        model_max_length: max_tokens,
+        chat_template,
+    };
+    Ok(caller.mount.bare(id, body))
 }

@@ -61,7 +61,8 @@ impl Scheduler {
         if held + reserved + needed <= max_bytes { Admission::Yes } else { Admission::NoMemory }
     }
 
-    /// Starts a sequence with its cached prefix. At least one token is left to compute, so that there are logits.
+    /// Starts a sequence with its cached prefix. At least one token is left to compute, so that there are logits, and all
+    /// tokens whose logits are needed.
     fn start(&mut self, id: SequenceId) {
         self.ticks += 1;
         let now = self.ticks;
@@ -69,7 +70,9 @@ impl Scheduler {
         sequence.state = State::Running(now);
         self.queues.set_running(sequence.tenant, id);
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
-        let max_blocks = sequence.tokens.len().saturating_sub(1) / BLOCK;
+        let known =
+            if sequence.needs_prompt_logits() { sequence.scored } else { sequence.tokens.len().saturating_sub(1) };
+        let max_blocks = known / BLOCK;
         let edges = sequence.tokens.blocks_from(0).take(max_blocks);
         for (node, block) in model.prefixes.find(sequence.prefix_root(), edges, now) {
             model.blocks.share(block);

@@ -38,6 +38,8 @@ pub struct Row {
     pub start: usize,
     pub blocks: Vec<BlockId>,
     pub logits: LogitsAt,
+    /// How many of the first logits are for the prompt's own next tokens. Nothing is sampled from them.
+    pub prompt_logits: usize,
     /// How many of the last tokens are draft tokens.
     pub draft: usize,
     pub long: bool,
@@ -47,7 +49,7 @@ pub struct Row {
 impl Row {
     /// Whether it computes prompt tokens: it yields no token yet, or the first one.
     pub fn is_prefill(&self) -> bool {
-        self.logits == LogitsAt::None || self.tokens.len() > 1 + self.draft
+        self.logits == LogitsAt::None || self.prompt_logits > 0 || self.tokens.len() > 1 + self.draft
     }
 }
 
@@ -104,19 +106,28 @@ impl Scheduler {
     }
 
     /// How many tokens each sequence computes: decoding ones their newest token and draft; prompts share `chunk`,
-    /// the least served tenant first.
+    /// the least served tenant first. Prompts whose logits are needed also share the logits that a step may compute.
     fn tokens_per_sequence(&self, chunk: usize) -> Vec<(SequenceId, usize)> {
         let ready = || self.running().filter(|(_, one)| !one.paused);
         let decode = ready().filter(|(_, one)| one.pending() == 1).map(|(id, one)| (*id, 1 + one.draft.len()));
+        let mut counts: Vec<_> = decode.collect();
         let mut prompts: Vec<_> = ready().filter(|(_, one)| one.pending() > 1).collect();
         prompts.sort_by_key(|(id, one)| (self.shares.served(one.tenant), one.admitted_at(), **id));
-        let mut left = chunk.max(1);
-        let slices = prompts.into_iter().map_while(|(id, one)| {
-            let count = one.pending().min(left);
+        // Each prompt has logits for one position at least, which may be its last.
+        let sampled = prompts.len() + counts.iter().map(|(_, count)| count).sum::<usize>();
+        let (mut left, mut logits) = (chunk.max(1), self.limits.logits.saturating_sub(sampled));
+        counts.extend(prompts.into_iter().map_while(|(id, one)| {
+            let mut count = one.pending().min(left);
+            if one.needs_prompt_logits() {
+                // After a preemption, positions are computed again whose logits are not needed.
+                let unneeded = one.scored.saturating_sub(one.computed);
+                count = count.min(if unneeded > 0 { unneeded } else { 1 + logits });
+                logits -= if unneeded > 0 { 0 } else { count.saturating_sub(1) };
+            }
             left -= count;
             (count > 0).then_some((*id, count))
-        });
-        decode.chain(slices).collect()
+        }));
+        counts
     }
 
     /// Allocates the blocks that a row needs. If memory is short, evicts cached blocks, then drops the draft, then
@@ -169,13 +180,17 @@ impl Sequence {
         let mut draft = std::mem::take(&mut self.draft);
         draft.truncate((end - start).saturating_sub(tokens.len()));
         tokens.extend(&draft);
+        // The last position of the prompt predicts the first token that is generated.
+        let is_scored = self.needs_prompt_logits() && start >= self.scored;
+        let predicting = self.tokens.prompt_len().saturating_sub(1);
+        let prompt_logits = if is_scored { end.min(predicting).saturating_sub(start) } else { 0 };
         let logits = match end {
-            _ if !draft.is_empty() => LogitsAt::All,
+            _ if !draft.is_empty() || prompt_logits > 0 => LogitsAt::All,
             end if end >= self.tokens.len() => LogitsAt::Last,
             _ => LogitsAt::None,
         };
         let Self { blocks, long, adapter, .. } = self;
         let (blocks, draft) = (blocks.clone(), draft.len());
-        Row { sequence: id, tokens, start, blocks, logits, draft, long: *long, adapter: *adapter }
+        Row { sequence: id, tokens, start, blocks, logits, prompt_logits, draft, long: *long, adapter: *adapter }
     }
 }

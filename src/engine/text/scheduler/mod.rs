@@ -46,6 +46,8 @@ pub struct Limits {
     pub tokens: usize,
     /// One tenant may use at most `1 / tenant_divisor` of both queue limits.
     pub tenant_divisor: usize,
+    /// Positions whose logits one step computes; at least `running`.
+    pub logits: usize,
 }
 
 /// A request as the scheduler sees it.
@@ -63,6 +65,8 @@ pub struct Request {
     pub max_tokens: u32,
     /// Whether its choices are computed as long sequences: see `CausalLm::is_long`.
     pub long: bool,
+    /// Whether the logits of all positions of the prompt are needed, and not only those of the last one.
+    pub prompt_logits: bool,
 }
 
 /// Which queue limit a refused request exceeded.
@@ -102,6 +106,8 @@ struct Sequence {
     tenant: Tenant,
     long: bool,
     tokens: SequenceTokens,
+    /// Positions of the prompt whose logits are not needed any more. All of the prompt, unless the request asks for them.
+    scored: usize,
     /// Tokens that may still be generated.
     left: u32,
     /// Positions whose keys and values are in `blocks`.
@@ -171,7 +177,7 @@ impl Scheduler {
     /// Queues a request, or returns which limit is full. Free slots extend the queue, so the
     /// result does not depend on when the next step starts.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, Full> {
-        let Request { model, adapter, block_bytes, tenant, prompt, choices, max_tokens, long } = request;
+        let Request { model, adapter, block_bytes, tenant, prompt, choices, max_tokens, long, prompt_logits } = request;
         self.admits(model, tenant, prompt.len(), choices as usize)?;
         self.models.entry(model).or_default().block_bytes = block_bytes;
         self.last_request += 1;
@@ -183,6 +189,8 @@ impl Scheduler {
                 tenant,
                 long,
                 tokens: SequenceTokens::new(Arc::clone(&prompt)),
+                // The other choices have the same prompt.
+                scored: if prompt_logits && choice == 0 { 0 } else { prompt.len() },
                 left: max_tokens,
                 computed: 0,
                 blocks: Vec::new(),
@@ -270,6 +278,7 @@ impl Scheduler {
         let now = self.ticks;
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         sequence.computed += positions;
+        sequence.scored = sequence.scored.max(sequence.computed.min(sequence.tokens.prompt_len()));
         let prompt = sequence.tokens.prompt_len();
         let completes_prompt = (sequence.computed - positions) < prompt && sequence.computed >= prompt;
         let prompt_tokens = sequence.computed.min(prompt).saturating_sub(sequence.charged);
@@ -413,14 +422,19 @@ impl Sequence {
         matches!(self.state, State::Running(_))
     }
 
+    /// Whether logits of the prompt are still needed, from position `scored` on.
+    fn needs_prompt_logits(&self) -> bool {
+        self.scored < self.tokens.prompt_len()
+    }
+
     /// Tokens that are not computed yet.
     fn pending(&self) -> usize {
         self.tokens.len() - self.computed
     }
 
-    /// Blocks it needs for all its tokens and one more, beyond those it has.
+    /// Blocks it needs for all its tokens and one more that it generates, beyond those it has.
     fn blocks_needed(&self) -> usize {
-        blocks_for(self.tokens.len() + 1).saturating_sub(self.blocks.len())
+        blocks_for(self.tokens.len() + usize::from(self.left > 0)).saturating_sub(self.blocks.len())
     }
 
     /// Puts full blocks into the prefix cache. Returns blocks that became free because the cache already had the

@@ -11,12 +11,22 @@ use crate::models::kv::{BLOCK, BlockId};
 const BYTES: u64 = 100;
 
 fn scheduler(running: usize) -> Scheduler {
-    Scheduler::new(Limits { running, choices: 1_000, tokens: 1_000_000, tenant_divisor: 1 })
+    Scheduler::new(Limits { running, choices: 1_000, tokens: 1_000_000, tenant_divisor: 1, logits: 24 })
 }
 
 fn request(tenant: Tenant, prompt: Vec<u32>, max_tokens: u32) -> Request {
     let prompt = prompt.into();
-    Request { model: 1, adapter: None, block_bytes: BYTES, tenant, prompt, choices: 1, max_tokens, long: false }
+    Request {
+        model: 1,
+        adapter: None,
+        block_bytes: BYTES,
+        tenant,
+        prompt,
+        choices: 1,
+        max_tokens,
+        long: false,
+        prompt_logits: false,
+    }
 }
 
 /// A prompt that shares nothing with those of other seeds.
@@ -35,6 +45,8 @@ struct Driver {
     /// The content of each block as last written: the tokens of its positions and of all positions before.
     written: HashMap<(ModelId, BlockId), Vec<u32>>,
     expected: HashMap<SequenceId, Vec<u32>>,
+    /// Requests whose prompt's logits are needed: positions that had theirs, and all.
+    scored: HashMap<RequestId, (usize, usize)>,
 }
 
 impl Driver {
@@ -47,13 +59,17 @@ impl Driver {
             tenants: HashMap::new(),
             written: HashMap::new(),
             expected: HashMap::new(),
+            scored: HashMap::new(),
         }
     }
 
     fn submit(&mut self, request: Request) -> RequestId {
         let (tenant, choices, tokens) = (request.tenant, request.choices, request.max_tokens);
-        let prompt = request.prompt.clone();
+        let (prompt, scored) = (request.prompt.clone(), request.prompt_logits);
         let id = self.scheduler.submit(request).unwrap();
+        if scored {
+            self.scored.insert(id, (0, prompt.len() - 1));
+        }
         self.tenants.insert(id, tenant);
         for choice in 0..choices {
             let sequence = SequenceId { request: id, choice };
@@ -76,14 +92,26 @@ impl Driver {
         for row in plan.batches.into_iter().flat_map(|batch| batch.rows) {
             let id = row.sequence;
             let served = self.served.entry(self.tenants[&id.request]).or_default();
-            if row.logits == LogitsAt::None {
+            if let Some((scored, all)) = self.scored.get_mut(&id.request).filter(|_| id.choice == 0) {
+                assert!(row.prompt_logits == 0 || row.start == *scored, "each position has its logits once, in order");
+                *scored += row.prompt_logits;
+                assert!(row.logits != LogitsAt::Last || scored == all);
+            } else {
+                assert_eq!(row.prompt_logits, 0);
+            }
+            let left = self.left.get_mut(&id).expect("only unfinished sequences are planned");
+            let is_last = row.start + row.tokens.len() == self.expected[&id].len();
+            if !is_last || *left == 0 {
                 served.0 += row.tokens.len();
                 self.scheduler.commit(id, row.tokens.len(), &[]);
+                if is_last {
+                    self.left.remove(&id);
+                    self.scheduler.finish(id);
+                }
                 continue;
             }
             served.0 += row.tokens.len() - 1;
             served.1 += 1;
-            let left = self.left.get_mut(&id).expect("only unfinished sequences are planned");
             *left -= 1;
             let new = *left % 50;
             self.expected.get_mut(&id).unwrap().push(new);
@@ -100,13 +128,23 @@ impl Driver {
 
     /// Rows match the expected tokens, and no other sequence holds the blocks they write.
     fn check(&mut self, plan: &StepPlan, chunk: usize) {
-        let mut prefill = 0;
+        let (mut prefill, mut logits) = (0, 0);
         for batch in &plan.batches {
             for row in &batch.rows {
                 let tokens = &self.expected[&row.sequence];
                 let end = row.start + row.tokens.len();
                 assert_eq!(row.tokens, tokens[row.start..end]);
-                assert_eq!(row.logits == LogitsAt::Last, end == tokens.len());
+                let expected = match (row.prompt_logits, end == tokens.len()) {
+                    (0, false) => LogitsAt::None,
+                    (0, true) => LogitsAt::Last,
+                    _ => LogitsAt::All,
+                };
+                assert_eq!(row.logits, expected);
+                logits += match row.logits {
+                    LogitsAt::None => 0,
+                    LogitsAt::Last => 1,
+                    LogitsAt::All => row.tokens.len(),
+                };
                 assert!(row.blocks.len() * BLOCK >= end);
                 prefill += if row.is_prefill() { row.tokens.len() } else { 0 };
                 for index in 0..row.blocks.len() {
@@ -127,6 +165,7 @@ impl Driver {
             }
         }
         assert!(prefill <= chunk.max(1));
+        assert!(logits <= self.scheduler.limits.logits);
         assert!(self.scheduler.used_bytes() <= self.room);
     }
 
@@ -206,7 +245,7 @@ impl super::Model {
 
 #[derive(Clone, Debug)]
 enum Action {
-    Submit { tenant: u8, text: u8, length: usize, tokens: u32, choices: u32, model: bool },
+    Submit { tenant: u8, text: u8, length: usize, tokens: u32, choices: u32, model: bool, prompt_logits: bool },
     Cancel(prop::sample::Index),
     Pause(prop::sample::Index, bool),
     Lookahead(prop::sample::Index, usize),
@@ -216,8 +255,10 @@ enum Action {
 
 fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
-        3 => (0u8..3, 0u8..3, 1usize..120, 1u32..60, 1u32..4, any::<bool>()).prop_map(
-            |(tenant, text, length, tokens, choices, model)| Action::Submit { tenant, text, length, tokens, choices, model }
+        3 => (0u8..3, 0u8..3, 1usize..120, 0u32..60, 1u32..4, any::<bool>(), any::<bool>()).prop_map(
+            |(tenant, text, length, tokens, choices, model, prompt_logits)| Action::Submit {
+                tenant, text, length, tokens, choices, model, prompt_logits
+            }
         ),
         1 => any::<prop::sample::Index>().prop_map(Action::Cancel),
         1 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(index, paused)| Action::Pause(index, paused)),
@@ -236,9 +277,10 @@ proptest! {
         let mut requests: Vec<RequestId> = Vec::new();
         for action in actions {
             match action {
-                Action::Submit { tenant, text, length, tokens, choices, model } => {
+                Action::Submit { tenant, text, length, tokens, choices, model, prompt_logits } => {
                     let prompt = prompt(u32::from(text), length);
-                    let new = Request { choices, model: u64::from(model), ..request(u128::from(tenant), prompt, tokens) };
+                    let new = request(u128::from(tenant), prompt, tokens);
+                    let new = Request { choices, model: u64::from(model), prompt_logits, ..new };
                     requests.push(driver.submit(new));
                 }
                 Action::Cancel(index) if !requests.is_empty() => driver.cancel(*index.get(&requests)),
@@ -341,7 +383,7 @@ fn a_long_prompt_delays_decoding_by_one_chunk_at_most() {
 
 #[test]
 fn the_queue_is_bounded_by_model_and_by_tenant() {
-    let limits = Limits { running: 0, choices: 6, tokens: 600, tenant_divisor: 2 };
+    let limits = Limits { running: 0, choices: 6, tokens: 600, tenant_divisor: 2, logits: 64 };
     let mut scheduler = Scheduler::new(limits);
     let small = |tenant| request(tenant, prompt(1, 10), 1);
     let first: Vec<_> = (0..3).map(|_| scheduler.submit(small(1)).unwrap()).collect();
@@ -385,7 +427,7 @@ fn a_request_that_cannot_fit_alone_is_reported_as_stuck() {
 
 #[test]
 fn choices_count_in_the_queue() {
-    let limits = Limits { running: 0, choices: 6, tokens: 600, tenant_divisor: 1 };
+    let limits = Limits { running: 0, choices: 6, tokens: 600, tenant_divisor: 1, logits: 64 };
     let mut scheduler = Scheduler::new(limits);
     let many = |choices| Request { choices, ..request(1, prompt(1, 10), 1) };
     assert_eq!(scheduler.submit(many(16)), Ok(1), "an empty queue takes any request");
@@ -398,7 +440,7 @@ fn choices_count_in_the_queue() {
 
 #[test]
 fn a_new_bound_of_the_queue_applies_to_new_requests() {
-    let limits = Limits { running: 0, choices: 2, tokens: 600, tenant_divisor: 1 };
+    let limits = Limits { running: 0, choices: 2, tokens: 600, tenant_divisor: 1, logits: 64 };
     let mut scheduler = Scheduler::new(limits);
     let small = || request(1, prompt(1, 10), 1);
     assert_eq!([1, 2].map(|_| scheduler.submit(small())), [Ok(1), Ok(2)]);
@@ -417,7 +459,7 @@ fn a_new_bound_of_the_queue_applies_to_new_requests() {
 #[expect(clippy::disallowed_methods, reason = "measures")]
 fn step_cost_by_waiting_choices() {
     for waiting in [10, 1_000, 10_000] {
-        let limits = Limits { running: 32, choices: 20_000, tokens: usize::MAX, tenant_divisor: 1 };
+        let limits = Limits { running: 32, choices: 20_000, tokens: usize::MAX, tenant_divisor: 1, logits: 64 };
         let mut scheduler = Scheduler::new(limits);
         for tenant in 0..32 + waiting {
             scheduler.submit(request(u128::from(tenant % 100), prompt(tenant, 32), 1_000)).unwrap();

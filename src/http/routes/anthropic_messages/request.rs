@@ -111,7 +111,7 @@ impl MessagesRequest {
             top_k: self.top_k.map(i64::from),
             ..SamplingFields::default()
         };
-        let CheckedSampling { sampling, .. } = fields.check(max_tokens)?;
+        let CheckedSampling { sampling, .. } = fields.check(max_tokens, false)?;
         let stop = self.stop_sequences.map(|stops| check_stops("stop_sequences", stops)).transpose()?;
         let mut messages = content::system(self.system.as_ref())?;
         content::append(&self.messages, &mut messages)?;
@@ -129,6 +129,7 @@ impl MessagesRequest {
             seed: None,
             stop,
             logprobs: None,
+            prompt_logprobs: None,
         };
         Ok(Checked { call, is_streamed: self.stream.unwrap_or(false), ignored })
     }

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::http::routes::foreign_fields::left_out;
 use crate::http::routes::message_schema::{self, Message};
 use crate::http::routes::prompt_fields::PromptFields;
+use crate::http::routes::prompt_logprobs;
 use crate::http::routes::sampling_fields::{CheckedSampling, StreamOptions, limit, with_sampling_fields, within};
 use crate::http::routes::truncation::Truncation;
 use crate::http::unknown_fields::UnknownFields;
@@ -42,13 +43,15 @@ with_sampling_fields! {
         /// Application-defined metadata of a stored completion, at most 16 KiB.
         #[schema(value_type = Option<Object>)]
         metadata: Option<Value>,
-        /// Up to the end of the context if it is absent or -1.
+        /// Up to the end of the context if it is absent or -1. 0 only with `prompt_logprobs`.
         max_completion_tokens: Option<i64>,
         /// The deprecated name of `max_completion_tokens`.
         max_tokens: Option<i64>,
         logprobs: Option<bool>,
         /// 0–20; needs `logprobs: true`.
         top_logprobs: Option<u32>,
+        /// Log-probabilities of the prompt's tokens and of so many alternatives each, 0–20. Not with `stream`.
+        prompt_logprobs: Option<i64>,
         /// Format of the output, enforced during generation.
         #[schema(value_type = Option<ResponseFormat>)]
         response_format: Option<Value>,
@@ -138,10 +141,12 @@ impl ChatRequest {
             ignored.append(&mut options.left_out(unknown)?);
         }
         let max_tokens = self.max_tokens()?;
-        let CheckedSampling { sampling, seed, stop, stream } = self.sampling_fields().check(max_tokens)?;
+        let CheckedSampling { sampling, seed, stop, stream } =
+            self.sampling_fields().check(max_tokens, self.prompt_logprobs.is_some())?;
         let choices = self.n.unwrap_or(1);
         within("n", choices, 1, MAX_CHOICES)?;
         let logprobs = self.logprobs()?;
+        let prompt_logprobs = prompt_logprobs::check(self.prompt_logprobs, stream.is_some())?;
         let guided = GuidedFields {
             guided_json: self.guided_json.take(),
             guided_regex: self.guided_regex.take(),
@@ -189,6 +194,7 @@ impl ChatRequest {
             seed,
             stop,
             logprobs,
+            prompt_logprobs,
         };
         Ok(CheckedRequest { call, storing, stream, ignored })
     }

@@ -8,6 +8,7 @@ use crate::calls::generation::{Choice, RunningText};
 use crate::calls::output_spec::GeneratedCall;
 use crate::engine::{TokenInfo, TokenLogprob, ToolCallDelta};
 use crate::http::routes::completion_body::{UsageBody, finish_reason, finite_logprob};
+use crate::http::routes::prompt_logprobs::{self, PromptLogprobs};
 
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Completion {
@@ -18,6 +19,9 @@ pub struct Completion {
     /// Stays the same as long as nothing changes that decides the output of requests with the same seed. Null for upstream
     /// models.
     system_fingerprint: Option<String>,
+    /// Present if it was requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptLogprobs>,
     /// Present if `conversation_id` was sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     conversation: Option<ConversationRef>,
@@ -149,6 +153,8 @@ struct FunctionDelta<'a> {
 
 /// Body of a complete response.
 pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
+    let prompt = choices.first().and_then(|choice| choice.prompt.as_deref());
+    let prompt_logprobs = running.prompt_logprobs.zip(prompt).map(|(top, tokens)| prompt_logprobs::body(tokens, top));
     let choice = |(index, choice): (usize, Choice)| WholeChoice {
         index,
         message: AssistantMessage {
@@ -168,6 +174,7 @@ pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
         choices: choices.into_iter().enumerate().map(choice).collect(),
         usage: running.usage().into(),
         system_fingerprint: running.system_fingerprint().map(str::to_owned),
+        prompt_logprobs,
         conversation: conversation_fields::conversation(running),
         truncated_messages: running.truncated,
     }

@@ -9,6 +9,7 @@ use crate::calls::text_input::TextInput;
 use crate::engine::{MAX_CHOICES, MAX_TOP_LOGPROBS};
 use crate::error::{Error, Result};
 use crate::http::routes::foreign_fields::left_out;
+use crate::http::routes::prompt_logprobs;
 use crate::http::routes::sampling_fields::{CheckedSampling, StreamOptions, limit, with_sampling_fields, within};
 use crate::http::routes::text_inputs::{TextInputs, check_count};
 use crate::http::unknown_fields::UnknownFields;
@@ -28,12 +29,15 @@ with_sampling_fields! {
         n: Option<u32>,
         /// Only 1 or the value of `n`: all completions are returned.
         best_of: Option<u32>,
-        /// 16 if absent, or fewer if the model's context leaves fewer; up to the end of the context if -1.
+        /// 16 if absent, or fewer if the model's context leaves fewer; up to the end of the context if -1;
+        /// no completion if 0.
         max_tokens: Option<i64>,
         /// Log-probabilities of the tokens and of so many alternatives each, 0–20.
         logprobs: Option<u32>,
-        /// Return the prompt before each completion. Not with `logprobs`.
+        /// Return the prompt before each completion; with `logprobs`, its tokens before those of the completion.
         echo: Option<bool>,
+        /// Log-probabilities of the prompt's tokens and of so many alternatives each, 0–20. Not with `stream`.
+        prompt_logprobs: Option<i64>,
     }
 }
 
@@ -56,10 +60,11 @@ impl CompletionRequest {
         let max_tokens = limit("max_tokens", self.max_tokens)?;
         let default_max_tokens = self.max_tokens.is_none().then_some(DEFAULT_MAX_TOKENS);
         let checked_limit = max_tokens.or(default_max_tokens.map(|count| (count, "max_tokens")));
-        let CheckedSampling { sampling, seed, stop, stream } = self.sampling_fields().check(checked_limit)?;
+        let CheckedSampling { sampling, seed, stop, stream } = self.sampling_fields().check(checked_limit, true)?;
         let choices = within("n", self.n.unwrap_or(1), 1, MAX_CHOICES)?;
         self.check_best_of(choices)?;
         let logprobs = self.logprobs()?;
+        let prompt_logprobs = prompt_logprobs::check(self.prompt_logprobs, stream.is_some())?;
         let (prompts, single) = self.prompt.into_list();
         check_prompts(&prompts, choices)?;
         let suffix = self.suffix.filter(|suffix| !suffix.is_empty());
@@ -79,6 +84,7 @@ impl CompletionRequest {
             seed,
             stop,
             logprobs,
+            prompt_logprobs,
             echo: self.echo.unwrap_or(false),
             dialect: Dialect::Chat,
         };
@@ -100,8 +106,8 @@ impl CompletionRequest {
 
     fn logprobs(&self) -> Result<Option<u8>> {
         let Some(top) = self.logprobs else { return Ok(None) };
-        if self.echo == Some(true) {
-            let text = "'logprobs' with echo: true is not supported: log-probabilities of prompt tokens are not computed. Leave one of them out.";
+        if self.echo == Some(true) && self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
+            let text = "'logprobs' with echo: true is not available with 'suffix': the tokens of such a prompt are not those of the echoed text. Leave one of them out.";
             return Err(Error::invalid("logprobs", text));
         }
         let top = within("logprobs", top, 0, MAX_TOP_LOGPROBS.into())?;

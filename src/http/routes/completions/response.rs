@@ -6,8 +6,9 @@ use serde::Serialize;
 
 use crate::calls::completions::RunningCompletion;
 use crate::calls::generation::{Choice, RunningText};
-use crate::engine::{TokenInfo, TokenLogprob};
-use crate::http::routes::completion_body::{UsageBody, finish_reason, finite_logprob};
+use crate::engine::{PromptToken, TokenInfo, TokenLogprob};
+use crate::http::routes::completion_body::{UsageBody, finish_reason, finite_logprob, token_text};
+use crate::http::routes::prompt_logprobs::{self, PromptLogprobs};
 
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct TextCompletion {
@@ -26,6 +27,9 @@ pub struct TextChoice {
     pub text: String,
     pub index: u32,
     pub logprobs: Option<TextLogprobs>,
+    /// Present if it was requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<PromptLogprobs>,
     pub finish_reason: Option<&'static str>,
 }
 
@@ -34,9 +38,10 @@ pub struct TextChoice {
 pub struct TextLogprobs {
     /// The token's text; bytes that are no text as `bytes:\xf0\x9f`.
     tokens: Vec<String>,
-    token_logprobs: Vec<f32>,
-    /// Log-probabilities of the token and of the most likely ones, by their texts.
-    top_logprobs: Vec<BTreeMap<String, f32>>,
+    /// Null for the first token of an echoed prompt, because nothing precedes it.
+    token_logprobs: Vec<Option<f32>>,
+    /// Log-probabilities of the token and of the most likely ones, by their texts; null where the token has none.
+    top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
     /// Where the token begins in the choice's text, in characters.
     text_offset: Vec<usize>,
 }
@@ -55,14 +60,35 @@ pub struct TextChunk<'a> {
     pub usage: Option<Option<UsageBody>>,
 }
 
+/// A token with log-probabilities: its text, its own, and those of the most likely tokens.
+type Entry<'a> = (&'a [u8], Option<(f32, &'a [TokenLogprob])>);
+
 /// Counts the characters of a choice's text, token by token.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextOffset(usize);
 
 impl TextOffset {
+    /// Where each token of an echoed prompt begins. The next token begins after the prompt.
+    ///
+    /// The text may lack what the tokenizer added: special tokens, which then have no characters, and a space at the
+    /// beginning.
+    fn begin(&mut self, tokens: &[PromptToken], echo: &str) -> Vec<usize> {
+        let (mut rest, mut before) = (echo.as_bytes(), 0_usize);
+        let offset = |token: &PromptToken| {
+            let is_inside = rest.first().is_some_and(|byte| !starts_character(byte));
+            let offset = before.saturating_sub(usize::from(is_inside));
+            let (own, after) = rest.split_at(length_in(rest, token));
+            before += own.iter().filter(|byte| starts_character(byte)).count();
+            rest = after;
+            offset
+        };
+        let offsets = tokens.iter().map(offset).collect();
+        self.0 = echo.chars().count();
+        offsets
+    }
+
     /// Where the next token begins. A token that continues a character begins at that character.
     fn advance(&mut self, info: &TokenInfo) -> usize {
-        let starts_character = |byte: &u8| byte & 0b1100_0000 != 0b1000_0000;
         let (bytes, before) = (&info.token.bytes, self.0);
         if info.is_control {
             return before;
@@ -72,10 +98,35 @@ impl TextOffset {
     }
 }
 
+fn starts_character(byte: &u8) -> bool {
+    byte & 0b1100_0000 != 0b1000_0000
+}
+
+/// How many bytes of the rest of a prompt's text are the token's.
+fn length_in(rest: &[u8], token: &PromptToken) -> usize {
+    let bytes = token.bytes.as_slice();
+    let without_space = bytes.strip_prefix(b" ").filter(|text| rest.starts_with(text));
+    match without_space {
+        _ if rest.starts_with(bytes) => bytes.len(),
+        _ if token.is_control => 0,
+        Some(text) => text.len(),
+        None => bytes.len().min(rest.len()),
+    }
+}
+
 /// Body of a complete response.
 pub fn completion(running: &RunningCompletion, choices: Vec<Choice>) -> TextCompletion {
     let choice = |(index, choice): (u32, Choice)| TextChoice {
-        logprobs: running.logprobs.then(|| logprobs(&choice.tokens, &mut TextOffset::default())),
+        logprobs: running.logprobs.map(|top| {
+            let mut offset = TextOffset::default();
+            let mut lists = echoed(running, index, choice.prompt.as_deref(), top, &mut offset);
+            lists.extend(logprobs(&choice.tokens, &mut offset));
+            lists
+        }),
+        prompt_logprobs: running
+            .prompt_logprobs
+            .zip(choice.prompt.as_deref())
+            .map(|(top, tokens)| prompt_logprobs::body(tokens, top)),
         text: choice.text,
         index,
         finish_reason: Some(choice.ending.map_or("stop", finish_reason)),
@@ -89,27 +140,53 @@ pub fn completion(running: &RunningCompletion, choices: Vec<Choice>) -> TextComp
     }
 }
 
+/// The lists of a prompt with which the choice begins; empty if it does not, or not in this delta. `top`: the number of
+/// alternatives. `offset`: that of the choice, which is advanced.
+pub fn echoed(
+    running: &RunningCompletion,
+    choice: u32,
+    prompt: Option<&[PromptToken]>,
+    top: u8,
+    offset: &mut TextOffset,
+) -> TextLogprobs {
+    let Some((tokens, echo)) = prompt.zip(running.echo(choice as usize)) else { return TextLogprobs::default() };
+    let entries = tokens.iter().map(|token| -> Entry<'_> {
+        let found = token.logprob.as_ref();
+        (&token.bytes, found.map(|found| (found.logprob, found.top.get(..top.into()).unwrap_or(&found.top))))
+    });
+    lists(entries, offset.begin(tokens, echo))
+}
+
 /// `offset`: that of the choice, which is advanced.
 pub fn logprobs(tokens: &[TokenInfo], offset: &mut TextOffset) -> TextLogprobs {
-    let mut body = TextLogprobs::default();
-    for info in tokens {
-        let entry = |token: &TokenLogprob| (token_text(&token.bytes), finite_logprob(token.logprob));
-        let (text, logprob) = entry(&info.token);
-        let mut top: BTreeMap<String, f32> = info.top.iter().map(entry).collect();
-        top.insert(text.clone(), logprob);
+    let entries = tokens.iter().map(|info| -> Entry<'_> { (&info.token.bytes, Some((info.token.logprob, &info.top))) });
+    lists(entries, tokens.iter().map(|info| offset.advance(info)).collect())
+}
+
+fn lists<'a>(entries: impl Iterator<Item = Entry<'a>>, text_offset: Vec<usize>) -> TextLogprobs {
+    let mut body = TextLogprobs { text_offset, ..TextLogprobs::default() };
+    for (bytes, found) in entries {
+        let text = token_text(bytes);
+        let top = found.map(|(logprob, top)| {
+            let other = |token: &TokenLogprob| (token_text(&token.bytes), finite_logprob(token.logprob));
+            let mut top: BTreeMap<String, f32> = top.iter().map(other).collect();
+            top.insert(text.clone(), finite_logprob(logprob));
+            top
+        });
         body.tokens.push(text);
-        body.token_logprobs.push(logprob);
+        body.token_logprobs.push(found.map(|(logprob, _)| finite_logprob(logprob)));
         body.top_logprobs.push(top);
-        body.text_offset.push(offset.advance(info));
     }
     body
 }
 
-/// A token's text. Tokens that are parts of characters stay distinct.
-fn token_text(bytes: &[u8]) -> String {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => text.to_owned(),
-        Err(_) => bytes.iter().fold("bytes:".to_owned(), |text, byte| format!("{text}\\x{byte:02x}")),
+impl TextLogprobs {
+    /// Adds the entries of later tokens.
+    pub fn extend(&mut self, later: Self) {
+        self.tokens.extend(later.tokens);
+        self.token_logprobs.extend(later.token_logprobs);
+        self.top_logprobs.extend(later.top_logprobs);
+        self.text_offset.extend(later.text_offset);
     }
 }
 
@@ -139,8 +216,8 @@ mod tests {
         let body = logprobs(&tokens, &mut offset);
         assert_eq!(body.text_offset, [0, 1, 1, 1, 2, 4]);
         assert_eq!(body.tokens[2..4], ["bytes:\\xf0\\x9f", "bytes:\\xa6\\x80"]);
-        assert_eq!(body.top_logprobs[0]["é"], -1.);
-        assert!(body.top_logprobs[0]["other"].is_finite());
+        let first = body.top_logprobs[0].as_ref().unwrap();
+        assert!(first["é"] == -1. && first["other"].is_finite());
         // A stream goes on where the last chunk ended.
         assert_eq!(logprobs(&tokens[4..], &mut offset).text_offset, [5, 7]);
     }

@@ -2,7 +2,7 @@
 
 use actix_web::HttpResponse;
 
-use super::response::{TextChoice, TextChunk, TextOffset, logprobs};
+use super::response::{TextChoice, TextChunk, TextOffset, echoed, logprobs};
 use crate::calls::completions::RunningCompletion;
 use crate::calls::generation::RunningText;
 use crate::engine::TextDelta;
@@ -35,11 +35,18 @@ impl EventSource for CompletionEvents {
         if delta.text.is_empty() && delta.tokens.is_empty() && delta.end.is_none() {
             return None;
         }
-        let offset = self.offsets.get_mut(delta.choice as usize).filter(|_| !delta.tokens.is_empty());
+        let has_tokens = !delta.tokens.is_empty() || delta.prompt.is_some();
+        let offset = self.offsets.get_mut(delta.choice as usize).filter(|_| has_tokens);
+        let lists = self.running.logprobs.zip(offset).map(|(top, offset)| {
+            let mut lists = echoed(&self.running, delta.choice, delta.prompt.as_deref(), top, offset);
+            lists.extend(logprobs(&delta.tokens, offset));
+            lists
+        });
         let choice = TextChoice {
             text: delta.text.clone(),
             index: delta.choice,
-            logprobs: offset.map(|offset| logprobs(&delta.tokens, offset)),
+            logprobs: lists,
+            prompt_logprobs: None,
             finish_reason: delta.end.map(finish_reason),
         };
         Some(sse::data(&self.chunk(vec![choice])))

@@ -82,6 +82,7 @@ impl OllamaChatRequest {
             seed,
             stop,
             logprobs,
+            prompt_logprobs: None,
         };
         let is_streamed = self.stream.unwrap_or(true);
         Ok((call, Delivery { is_streamed, includes_logprobs: logprobs.is_some(), ignored, context, truncated: None }))

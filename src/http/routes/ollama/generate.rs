@@ -146,6 +146,7 @@ impl GenerateRequest {
             seed,
             stop,
             logprobs,
+            prompt_logprobs: None,
         })
     }
 
@@ -174,6 +175,7 @@ impl GenerateRequest {
             seed,
             stop,
             logprobs,
+            prompt_logprobs: None,
             echo: false,
             dialect: Dialect::Ollama,
         })

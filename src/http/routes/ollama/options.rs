@@ -81,7 +81,7 @@ pub fn check(options: Option<&Value>, ignored: &mut Vec<String>) -> Result<Optio
         }
     }
     let max_tokens = max_tokens.map(|count| (count, NUM_PREDICT));
-    let CheckedSampling { sampling, seed, stop, .. } = fields.check(max_tokens).map_err(in_options)?;
+    let CheckedSampling { sampling, seed, stop, .. } = fields.check(max_tokens, false).map_err(in_options)?;
     Ok(Options { sampling, seed, stop, max_tokens, context })
 }
 

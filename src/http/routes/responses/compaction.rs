@@ -103,6 +103,7 @@ pub async fn compact(caller: Caller, body: ApiJson<CompactRequest>, api: web::Da
         seed: Some(0),
         stop: Some(Vec::new()),
         logprobs: None,
+        prompt_logprobs: None,
     };
     let started = api.chat.start(&caller.access, call, caller.recorder.clone()).await;
     let mut chat = started.map_err(with_field_names)?;

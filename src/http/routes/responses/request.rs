@@ -149,7 +149,7 @@ impl ResponsesRequest {
     ) -> Result<Checked> {
         self.refuse_unsupported()?;
         let max_tokens = self.max_output_tokens.map(|count| (count, "max_output_tokens"));
-        let CheckedSampling { mut sampling, seed, stop, stream } = self.sampling_fields().check(max_tokens)?;
+        let CheckedSampling { mut sampling, seed, stop, stream } = self.sampling_fields().check(max_tokens, false)?;
         sampling.fill_in(defaults);
         let logprobs = self.logprobs()?;
         let RequestedReasoning { variables, format } =
@@ -182,6 +182,7 @@ impl ResponsesRequest {
             seed: seed.or(defaults.seed),
             stop,
             logprobs,
+            prompt_logprobs: None,
         };
         let settings = self.settings(&call)?;
         let input = if settings.store { items } else { Vec::new() };
