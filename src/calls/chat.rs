@@ -9,7 +9,7 @@ use super::generation::{RunningGeneration, RunningText, TextGeneration, Upstream
 use super::grammars::GrammarCompiler;
 use super::output_spec::{OutputRequest, ResolvedOutput, ToolCallIds};
 use super::persist_turn::TurnRecorder;
-use super::prompt_length::{PromptLength, check_bias, check_estimate, completion_limit};
+use super::prompt_length::{PromptLength, check_estimate, completion_limit};
 use super::sampling_request::SamplingRequest;
 use super::upstream::chat_chunk::ChatChunks;
 use super::upstream::chat_request::ChatRequest;
@@ -76,6 +76,8 @@ pub struct RunningChat {
     pub is_limited_by_context: bool,
     /// Whether log-probabilities are requested.
     pub logprobs: bool,
+    /// The prompt, if token IDs are requested.
+    pub prompt_token_ids: Option<Arc<[u32]>>,
     /// Number of conversation messages left out; `None` if truncation is off.
     pub truncated: Option<usize>,
     /// The fields of the request's schemas that the completion need not match.
@@ -161,7 +163,8 @@ impl Chat {
         let limits = Limits { max_tokens: requested, bounded: true };
         let (model, fitted) = self.prepare(access, context, input, limits).await?;
         recorder.set_model(model.id());
-        check_bias(&call.sampling, &model)?;
+        let text = call.sampling.text;
+        let sampling = self.generation.sampling(access, &model, call.sampling, call.seed).await?;
         output.adapt_to(&model);
         let prompt_tokens = u32::try_from(fitted.prompt.ids.len()).unwrap_or(u32::MAX);
         let remedy = if turn_recorder.is_disabled() || fitted.dropped.is_some() { "" } else { TRUNCATE };
@@ -171,17 +174,19 @@ impl Chat {
         let max_tokens = default_max_tokens.map_or(limit, |default| limit.min(default));
         let grammar = self.grammars.compile(&model, &output).await?;
         let unenforced = grammar.as_ref().map(|grammar| output.unenforced(grammar)).unwrap_or_default();
-        let sampling = call.sampling.resolve(call.seed.unwrap_or_else(|| self.generation.fresh_seed()));
         let reasoning = model.reasoning_after(&fitted.prompt.ids, call.max_reasoning_tokens);
         let stop = call.stop.unwrap_or_default();
+        let prompt: Arc<[u32]> = fitted.prompt.ids.into();
+        let prompt_token_ids = text.has_token_ids.then(|| Arc::clone(&prompt));
         let request = GenerationRequest {
-            prompt: fitted.prompt.ids.into(),
+            prompt,
             choices: call.choices,
             max_tokens,
             sampling,
             grammar,
             reasoning,
             stop: stop.clone(),
+            text,
             logprobs: call.logprobs,
             tenant: access.project().to_u128(),
         };
@@ -193,6 +198,7 @@ impl Chat {
             stop,
             is_limited_by_context: requested.is_some_and(|requested| requested > max_tokens),
             logprobs: call.logprobs.is_some(),
+            prompt_token_ids,
             truncated: fitted.dropped,
             unenforced,
             may_call: !output.spec.tools.is_empty(),
@@ -256,6 +262,7 @@ impl Chat {
             stop,
             is_limited_by_context: max_tokens < requested,
             logprobs: call.logprobs.is_some(),
+            prompt_token_ids: None,
             truncated,
             unenforced: Vec::new(),
             may_call: !output.spec.tools.is_empty(),

@@ -65,6 +65,7 @@ pub struct Choice {
     pub text: String,
     pub calls: Vec<GeneratedCall>,
     pub tokens: Vec<TokenInfo>,
+    pub token_ids: Vec<u32>,
     pub ending: Option<FinishReason>,
 }
 
@@ -285,6 +286,7 @@ impl Choices {
         choice.text.push_str(&delta.text);
         append_call_deltas(&mut choice.calls, &delta.calls);
         choice.tokens.extend(delta.tokens);
+        choice.token_ids.extend(delta.token_ids);
         choice.ending = delta.end.or(choice.ending);
     }
 

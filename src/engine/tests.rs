@@ -88,6 +88,7 @@ impl Rig {
             grammar: None,
             reasoning: None,
             stop: Vec::new(),
+            text: TextOptions::default(),
             logprobs: None,
             tenant: 1,
         };

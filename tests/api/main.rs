@@ -80,6 +80,7 @@ mod sign_in;
 mod speech;
 mod stored_responses;
 mod structured_output;
+mod token_options;
 mod tokenization;
 mod transcriptions;
 mod unknown_fields;

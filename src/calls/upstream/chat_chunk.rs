@@ -133,6 +133,7 @@ impl ChatChunks {
             text,
             calls,
             tokens,
+            token_ids: Vec::new(),
             generated: state.generated,
             reasoning_tokens: state.reasoning,
             cached: 0,

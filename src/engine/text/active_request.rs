@@ -9,7 +9,7 @@ use crate::engine::error::Failure;
 use crate::engine::runtime::metrics::{DraftSource, Metrics};
 use crate::engine::text::model::TextModel;
 use crate::engine::text::queue::QueuedRequest;
-use crate::engine::text::request::{DeltaResult, TextDelta};
+use crate::engine::text::request::{DeltaResult, GenerationRequest, TextDelta};
 use crate::engine::text::scheduler::{RequestId, Row, SequenceId};
 use crate::engine::text::sequence::Sequence;
 use crate::engine::text::speculative::draft_payoff::DraftState;
@@ -18,6 +18,7 @@ use crate::engine::text::step_cost_model::SpeculationCosts;
 
 pub struct ActiveRequest {
     pub model: Arc<TextModel>,
+    request: GenerationRequest,
     sender: Sender<DeltaResult>,
     final_permit: Option<OwnedPermit<DeltaResult>>,
     /// By choice; `None` once it has ended.
@@ -30,7 +31,8 @@ pub struct ActiveRequest {
 }
 
 struct Choice {
-    sequence: Sequence,
+    /// `None` before its first token: a choice that waits for a slot needs no sampler and no grammar state.
+    sequence: Option<Sequence>,
     /// Reserved room in the channel for the next delta.
     permit: Option<OwnedPermit<DeltaResult>>,
     ngrams: NgramProposer,
@@ -52,14 +54,22 @@ impl ActiveRequest {
     /// `cached`: prompt tokens that were in the prefix cache.
     pub fn new(queued: QueuedRequest, cached: usize) -> Self {
         let QueuedRequest { model, request, sender, failure_permit, submitted_at: submitted } = queued;
-        let choice = |choice| {
-            let (sequence, ngrams) =
-                (Sequence::new(&model, &request, choice), NgramProposer::new(Arc::clone(&request.prompt)));
-            Some(Choice { sequence, permit: None, ngrams, draft: DraftState::default(), last_token_at: None })
+        let choice = |_| {
+            let ngrams = NgramProposer::new(Arc::clone(&request.prompt));
+            Some(Choice { sequence: None, permit: None, ngrams, draft: DraftState::default(), last_token_at: None })
         };
         let choices = (0..request.choices).map(choice).collect();
         let cached = u32::try_from(cached).unwrap_or(u32::MAX);
-        Self { model, sender, final_permit: Some(failure_permit), choices, cached, stalled_since: None, submitted }
+        Self {
+            model,
+            request,
+            sender,
+            final_permit: Some(failure_permit),
+            choices,
+            cached,
+            stalled_since: None,
+            submitted,
+        }
     }
 
     pub fn is_cancelled(&self) -> bool {
@@ -137,11 +147,13 @@ impl ActiveRequest {
         let mut outcome = Outcome { positions: known, ..Outcome::default() };
         let slot = self.choices.get_mut(row.sequence.choice as usize);
         let Some(Some(choice)) = slot.filter(|_| !logits.is_empty()) else { return Ok(outcome) };
+        let new = || Sequence::new(&self.model, &self.request, row.sequence.choice);
+        let sequence = choice.sequence.get_or_insert_with(new);
         let draft = &row.tokens[known..];
         let mut combined: Option<TextDelta> = None;
         for (at, logits) in logits.into_iter().enumerate() {
-            let delta = choice.sequence.sample(logits)?;
-            let token = choice.sequence.last_token;
+            let delta = sequence.sample(logits)?;
+            let token = sequence.last_token;
             outcome.new.push(token);
             outcome.positions = known + at;
             outcome.ended = delta.end.is_some();
@@ -184,6 +196,7 @@ fn merge(earlier: Option<TextDelta>, delta: TextDelta) -> TextDelta {
     combined.text.push_str(&delta.text);
     combined.calls.extend(delta.calls);
     combined.tokens.extend(delta.tokens);
-    let TextDelta { reasoning, text, calls, tokens, .. } = combined;
-    TextDelta { reasoning, text, calls, tokens, ..delta }
+    combined.token_ids.extend(delta.token_ids);
+    let TextDelta { reasoning, text, calls, tokens, token_ids, .. } = combined;
+    TextDelta { reasoning, text, calls, tokens, token_ids, ..delta }
 }

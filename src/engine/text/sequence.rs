@@ -9,7 +9,7 @@ use crate::engine::text::grammar;
 use crate::engine::text::logprobs;
 use crate::engine::text::model::TextModel;
 use crate::engine::text::reasoning::{ReasoningParser, Split};
-use crate::engine::text::request::{FinishReason, GenerationRequest, TextDelta, TokenInfo, TokenLogprob};
+use crate::engine::text::request::{FinishReason, GenerationRequest, TextDelta, TextOptions, TokenInfo, TokenLogprob};
 use crate::engine::text::sampler::Sampler;
 use crate::engine::text::stop::StopMatcher;
 use crate::engine::text::tools::{CallParser, ToolCallDelta};
@@ -26,6 +26,7 @@ pub struct Sequence {
     calls: Option<CallParser>,
     text: Detokenizer,
     stop: StopMatcher,
+    options: TextOptions,
     logprobs: Option<u8>,
     max_tokens: u32,
     generated: u32,
@@ -42,7 +43,8 @@ impl Sequence {
             calls: request.grammar.as_ref().and_then(|grammar| grammar.syntax.clone()).map(CallParser::new),
             reasoning: request.reasoning.and_then(|reasoning| model.reasoning_parser(reasoning)),
             text: Detokenizer::default(),
-            stop: StopMatcher::new(request.stop.clone()),
+            stop: StopMatcher::new(request.stop.clone()).keeping_stop(request.text.keeps_stop),
+            options: request.text,
             logprobs: request.logprobs,
             max_tokens: request.max_tokens,
             generated: 0,
@@ -61,21 +63,27 @@ impl Sequence {
         let raw = self.logprobs.filter(|_| !was_reasoning).map(|_| logits.to_vec());
         self.restrict(logits)?;
         let ends = self.model.vocabulary.eos_ids();
-        let id = self.sampler.next(logits, ends).ok_or_else(no_token_allowed)?;
+        let id = self.sampler.next(logits, ends).ok_or(Failure::NoToken)?;
         self.last_token = id;
         self.generated += 1;
-        if ends.contains(&id) {
+        let is_last = self.sampler.ends_with(id, ends);
+        let vocabulary = &self.model.vocabulary;
+        let bytes = if self.options.keeps_special_tokens { vocabulary.bytes(id) } else { vocabulary.visible(id) };
+        if is_last && (bytes.is_empty() || !self.options.keeps_stop) {
             return Ok(self.finish(Output::default(), Vec::new(), FinishReason::Stop));
         }
-        if !was_reasoning {
+        let decoded = self.text.push(bytes);
+        if !was_reasoning && !is_last {
             self.consume(id)?;
         }
-        let decoded = self.text.push(self.model.vocabulary.visible(id));
         let (output, end) = self.parse(id, &decoded);
         let raw = raw.filter(|_| !self.is_reasoning());
         let tokens = raw.map(|raw| self.token_info(id, &raw)).into_iter().collect();
         if let Some(end) = end {
             return Ok(self.final_delta(output, tokens, end));
+        }
+        if is_last {
+            return Ok(self.finish(output, tokens, FinishReason::Stop));
         }
         if !self.is_reasoning() && self.grammar.as_ref().is_some_and(grammar::GrammarState::is_complete) {
             return Ok(self.finish(output, tokens, FinishReason::Stop));
@@ -188,6 +196,7 @@ impl Sequence {
             text,
             calls,
             tokens,
+            token_ids: if self.options.has_token_ids { vec![self.last_token] } else { Vec::new() },
             generated: self.generated,
             reasoning_tokens: self.reasoning.as_ref().map_or(0, ReasoningParser::tokens),
             cached: 0,
@@ -206,7 +215,7 @@ impl Sequence {
         let logit = raw.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
         TokenInfo {
             token: describe(id, logit),
-            is_control: self.model.vocabulary.is_control(id),
+            is_control: !self.options.keeps_special_tokens && self.model.vocabulary.is_control(id),
             top: top.into_iter().map(|(id, logit)| describe(id, logit)).collect(),
         }
     }
@@ -218,9 +227,4 @@ struct Output {
     reasoning: String,
     text: String,
     calls: Vec<ToolCallDelta>,
-}
-
-/// The failure if no token can be sampled.
-fn no_token_allowed() -> Failure {
-    Failure::Grammar("logit_bias bans every token that could come next".to_owned())
 }

@@ -1,5 +1,7 @@
 //! OpenAI's response format, complete and in chunks.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use super::conversation_fields::{self, ConversationRef};
@@ -16,6 +18,10 @@ pub struct Completion {
     choices: Vec<WholeChoice>,
     usage: UsageBody,
     system_fingerprint: Option<String>,
+    /// Present with `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<u32>>)]
+    prompt_token_ids: Option<Arc<[u32]>>,
     /// Present if `conversation_id` was sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     conversation: Option<ConversationRef>,
@@ -29,6 +35,9 @@ struct WholeChoice {
     index: usize,
     message: AssistantMessage,
     logprobs: Option<Logprobs>,
+    /// All generated tokens, also those without text. Present with `return_token_ids`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    token_ids: Vec<u32>,
     finish_reason: &'static str,
 }
 
@@ -92,6 +101,9 @@ pub struct Chunk<'a> {
     pub created: i64,
     pub model: &'a str,
     pub choices: Vec<ChunkChoice<'a>>,
+    /// In the first chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Arc<[u32]>>,
     /// Outer `None` leaves the field out; inner `None` is the null that `include_usage` requires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<UsageBody>>,
@@ -107,6 +119,8 @@ pub struct ChunkChoice<'a> {
     pub index: u32,
     pub delta: Delta<'a>,
     pub logprobs: Option<Logprobs>,
+    #[serde(skip_serializing_if = "<[u32]>::is_empty")]
+    pub token_ids: &'a [u32],
     pub finish_reason: Option<&'static str>,
 }
 
@@ -157,6 +171,7 @@ pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
             tool_calls: tool_calls(running, index, choice.calls),
         },
         logprobs: logprobs(&choice.tokens, running.logprobs),
+        token_ids: choice.token_ids,
         finish_reason: choice.ending.map_or("stop", finish_reason),
     };
     Completion {
@@ -165,6 +180,7 @@ pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
         choices: choices.into_iter().enumerate().map(choice).collect(),
         usage: running.usage().into(),
         system_fingerprint: None,
+        prompt_token_ids: running.prompt_token_ids.clone(),
         conversation: conversation_fields::conversation(running),
         truncated_messages: running.truncated,
     }

@@ -32,7 +32,7 @@ impl EventSource for CompletionEvents {
     }
 
     fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
-        if delta.text.is_empty() && delta.tokens.is_empty() && delta.end.is_none() {
+        if delta.text.is_empty() && delta.tokens.is_empty() && delta.token_ids.is_empty() && delta.end.is_none() {
             return None;
         }
         let offset = self.offsets.get_mut(delta.choice as usize).filter(|_| !delta.tokens.is_empty());
@@ -40,6 +40,8 @@ impl EventSource for CompletionEvents {
             text: delta.text.clone(),
             index: delta.choice,
             logprobs: offset.map(|offset| logprobs(&delta.tokens, offset)),
+            prompt_token_ids: self.running.take_prompt_token_ids(delta.choice),
+            token_ids: delta.token_ids.clone(),
             finish_reason: delta.end.map(finish_reason),
         };
         Some(sse::data(&self.chunk(vec![choice])))
