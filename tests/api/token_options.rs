@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::server::{MODEL, Server};
+use crate::tiny_model::TinyModel;
 
 /// The paths with a body each, and how a choice of a whole response and one of a chunk has its text.
 const CALLS: [(&str, &str, &str); 2] = [
@@ -164,7 +165,7 @@ fn special_tokens_are_in_the_text_if_asked() {
 
 #[test]
 fn tool_calls_are_read_although_special_tokens_have_text() {
-    let server = Server::start();
+    let server = Server::start_with(&TinyModel { context: 2048, ..TinyModel::default() });
     let function = json!({ "name": "see", "parameters": { "type": "object", "properties": { "far": { "type": "boolean" } }, "required": ["far"] } });
     let call = json!({
         "tools": [{ "type": "function", "function": function }], "tool_choice": "required", "parallel_tool_calls": false,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::errors::unsupported;
 use crate::calls::sampling_request::SamplingRequest;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::upstream::{Api, Payload, UpstreamCall, UpstreamModel};
 
 /// The fields of a request's body without the model's name.
@@ -29,8 +29,6 @@ const BAD_WORDS: &Names = &[(Api::Vllm, "bad_words"), (Api::Outpost, "bad_words"
 const STOP_TOKENS: &Names = &[(Api::Vllm, "stop_token_ids"), (Api::Outpost, "stop_token_ids")];
 const KEEPS_STOP: &Names = &[(Api::Vllm, "include_stop_str_in_output"), (Api::Outpost, "include_stop_str_in_output")];
 const SKIPS_SPECIAL: &Names = &[(Api::Vllm, "skip_special_tokens"), (Api::Outpost, "skip_special_tokens")];
-/// The token IDs of a response are not read from targets.
-const TOKEN_IDS: &Names = &[];
 
 /// What chats and text completions have in common.
 pub struct TextParameters<'a> {
@@ -46,6 +44,13 @@ pub struct TextParameters<'a> {
 /// that leaves is noticed.
 pub fn add_text_parameters(fields: &mut Fields, model: &UpstreamModel, text: &TextParameters<'_>) -> Result<()> {
     let TextParameters { sampling, seed, stop, max_tokens, choices } = *text;
+    if sampling.text.has_token_ids {
+        let text = format!(
+            "'return_token_ids' is not supported by the model '{}', which runs on another server. Leave it out, or use another model.",
+            model.id
+        );
+        return Err(Error::invalid("return_token_ids", text));
+    }
     fields.insert("stream".to_owned(), json!(true));
     fields.insert("stream_options".to_owned(), json!({ "include_usage": true }));
     let floats = [
@@ -74,7 +79,6 @@ pub fn add_text_parameters(fields: &mut Fields, model: &UpstreamModel, text: &Te
         ("stop_token_ids", STOP_TOKENS, list(&sampling.stop_token_ids)),
         ("include_stop_str_in_output", KEEPS_STOP, sampling.text.keeps_stop.then(|| json!(true))),
         ("skip_special_tokens", SKIPS_SPECIAL, sampling.text.keeps_special_tokens.then(|| json!(false))),
-        ("return_token_ids", TOKEN_IDS, sampling.text.has_token_ids.then(|| json!(true))),
     ];
     for (field, names, value) in further {
         let Some(value) = value else { continue };
