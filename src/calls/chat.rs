@@ -11,7 +11,7 @@ use super::generation::{RunningGeneration, RunningText, TextGeneration, Upstream
 use super::grammars::GrammarCompiler;
 use super::output_spec::{OutputRequest, ResolvedOutput, ToolCallIds};
 use super::persist_turn::TurnRecorder;
-use super::prompt_length::{PromptLength, check_bias, check_estimate, completion_limit};
+use super::prompt_length::{PromptLength, check_estimate, completion_limit};
 use super::prompt_logprobs::PromptLogprobsRequest;
 use super::sampling_request::SamplingRequest;
 use super::upstream::chat_chunk::ChatChunks;
@@ -83,6 +83,8 @@ pub struct RunningChat {
     pub logprobs: bool,
     /// The number of top alternatives per token of the prompt, if its log-probabilities are requested.
     pub prompt_logprobs: Option<u8>,
+    /// The prompt, if token IDs are requested.
+    pub prompt_token_ids: Option<Arc<[u32]>>,
     /// Number of conversation messages left out; `None` if truncation is off.
     pub truncated: Option<usize>,
     /// The fields of the request's schemas that the completion need not match.
@@ -91,7 +93,6 @@ pub struct RunningChat {
     pub may_call: bool,
     pub call_ids: ToolCallIds,
     /// `None`: an upstream model has it.
-    prompt: Option<Arc<[u32]>>,
     generation: RunningGeneration,
     turn_recorder: TurnRecorder,
 }
@@ -172,7 +173,8 @@ impl Chat {
         let limits = Limits { max_tokens: requested, bounded: true };
         let (model, fitted) = self.prepare(access, context, input, limits).await?;
         recorder.set_model(model.id());
-        check_bias(&call.sampling, &model)?;
+        let text = call.sampling.text;
+        let sampling = self.generation.sampling(access, &model, call.sampling, call.seed).await?;
         output.adapt_to(&model);
         let prompt_tokens = u32::try_from(fitted.prompt.ids.len()).unwrap_or(u32::MAX);
         let remedy = if turn_recorder.is_disabled() || fitted.dropped.is_some() { "" } else { TRUNCATE };
@@ -183,12 +185,12 @@ impl Chat {
         of_prompt(call.prompt_logprobs).check_size([fitted.prompt.ids.len()].into_iter(), 1)?;
         let grammar = self.grammars.compile(&model, &output).await?;
         let unenforced = grammar.as_ref().map(|grammar| output.unenforced(grammar)).unwrap_or_default();
-        let sampling = call.sampling.resolve(call.seed.unwrap_or_else(|| self.generation.fresh_seed()));
         let reasoning = model.reasoning_after(&fitted.prompt.ids, call.max_reasoning_tokens);
         let stop = call.stop.unwrap_or_default();
         let prompt: Arc<[u32]> = fitted.prompt.ids.into();
+        let prompt_token_ids = text.has_token_ids.then(|| Arc::clone(&prompt));
         let request = GenerationRequest {
-            prompt: Arc::clone(&prompt),
+            prompt,
             prompt_logprobs: call.prompt_logprobs,
             choices: call.choices,
             max_tokens,
@@ -196,6 +198,7 @@ impl Chat {
             grammar,
             reasoning,
             stop: stop.clone(),
+            text,
             logprobs: call.logprobs,
             tenant: access.project().to_u128(),
         };
@@ -208,11 +211,11 @@ impl Chat {
             is_limited_by_context: requested.is_some_and(|requested| requested > max_tokens),
             logprobs: call.logprobs.is_some(),
             prompt_logprobs: call.prompt_logprobs,
+            prompt_token_ids,
             truncated: fitted.dropped,
             unenforced,
             may_call: !output.spec.tools.is_empty(),
             call_ids,
-            prompt: Some(prompt),
             generation,
             turn_recorder,
         })
@@ -281,11 +284,11 @@ impl Chat {
             is_limited_by_context: max_tokens < requested,
             logprobs: call.logprobs.is_some(),
             prompt_logprobs: None,
+            prompt_token_ids: None,
             truncated,
             unenforced: Vec::new(),
             may_call: !output.spec.tools.is_empty(),
             call_ids,
-            prompt: None,
             generation,
             turn_recorder,
         })
@@ -366,7 +369,7 @@ impl RunningText for RunningChat {
     }
 
     fn prompt(&self) -> Option<&[u32]> {
-        self.prompt.as_deref()
+        self.prompt_token_ids.as_deref()
     }
 
     /// The last delta is returned once the turn is stored in its conversation.

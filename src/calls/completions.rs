@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::dialect::Dialect;
 use super::errors;
 use super::generation::{RunningGeneration, RunningText, TextGeneration, UpstreamPrompt};
-use super::prompt_length::{PromptLength, check_bias, check_estimate, completion_limit};
+use super::prompt_length::{PromptLength, check_estimate, completion_limit};
 use super::prompt_logprobs::PromptLogprobsRequest;
 use super::sampling_request::SamplingRequest;
 use super::text_input::{TextInput, check_ids};
@@ -71,6 +71,8 @@ pub struct RunningCompletion {
     /// Like `logprobs`, of the prompt's tokens.
     pub prompt_logprobs: Option<u8>,
     generation: RunningGeneration,
+    /// The prompt of each choice, if token IDs are requested, until it is returned.
+    prompt_token_ids: Vec<Option<Arc<[u32]>>>,
     /// The text with which each choice begins.
     echo: Vec<Option<Arc<str>>>,
     /// Whether the choice has had a delta.
@@ -140,11 +142,12 @@ impl Completions {
         });
         let (model, prompts) = prepared.await?;
         recorder.set_model(model.id());
-        check_bias(&call.sampling, &model)?;
-        let sampling = call.sampling.resolve(call.seed.unwrap_or_else(|| self.generation.fresh_seed()));
+        let text = call.sampling.text;
+        let sampling = self.generation.sampling(access, &model, call.sampling, call.seed).await?;
         let stop = call.stop.unwrap_or_default();
         prompt_logprobs.check_size(prompts.iter().map(|prompt| prompt.tokens.ids.len()), call.choices)?;
         let (mut requests, mut echoes) = (Vec::with_capacity(prompts.len()), Vec::new());
+        let mut prompt_token_ids = Vec::new();
         for (index, prompt) in prompts.into_iter().enumerate() {
             let (tokens, field) = (&prompt.tokens, field(single, index));
             let count = u32::try_from(tokens.ids.len()).unwrap_or(u32::MAX);
@@ -153,8 +156,12 @@ impl Completions {
             let default = call.default_max_tokens.filter(|_| call.max_tokens.is_none());
             let max_tokens = default.map_or(limit, |default| limit.min(default));
             echoes.extend(std::iter::repeat_n(prompt.echo, call.choices as usize));
+            let prompt: Arc<[u32]> = prompt.tokens.ids.into();
+            if text.has_token_ids {
+                prompt_token_ids.extend(std::iter::repeat_n(Some(Arc::clone(&prompt)), call.choices as usize));
+            }
             requests.push(GenerationRequest {
-                prompt: prompt.tokens.ids.into(),
+                prompt,
                 prompt_logprobs: prompt_logprobs.top(),
                 choices: call.choices,
                 max_tokens,
@@ -162,6 +169,7 @@ impl Completions {
                 grammar: None,
                 reasoning: None,
                 stop: stop.clone(),
+                text,
                 logprobs: call.logprobs,
                 tenant: access.project().to_u128(),
             });
@@ -174,6 +182,7 @@ impl Completions {
             logprobs: call.logprobs,
             prompt_logprobs: call.prompt_logprobs,
             begun: vec![false; echoes.len()],
+            prompt_token_ids,
             echo: echoes,
         })
     }
@@ -227,6 +236,7 @@ impl Completions {
             logprobs: call.logprobs,
             prompt_logprobs: None,
             begun: vec![false; echo.len()],
+            prompt_token_ids: Vec::new(),
             echo,
         })
     }
@@ -256,6 +266,11 @@ impl RunningCompletion {
     /// The prompt with which the choice begins, if it does.
     pub fn echo(&self, choice: usize) -> Option<&str> {
         self.echo.get(choice)?.as_deref()
+    }
+
+    /// The prompt of a choice, once, if token IDs are requested.
+    pub fn take_prompt_token_ids(&mut self, choice: u32) -> Option<Arc<[u32]>> {
+        self.prompt_token_ids.get_mut(choice as usize).and_then(Option::take)
     }
 }
 

@@ -68,7 +68,10 @@ pub(super) fn continuing(
     };
     let (one, other) = (with_completion("0")?, with_completion("1")?);
     let same = one.ids.iter().rev().zip(other.ids.iter().rev()).take_while(|(one, other)| one == other).count();
-    tokens.extend_from_slice(one.ids.get(one.ids.len() - same..).unwrap_or_default());
+    let end = one.ids.get(one.ids.len() - same..).unwrap_or_default();
+    // The token that ended the completion.
+    tokens.pop_if(|last| end.first() == Some(last));
+    tokens.extend_from_slice(end);
     let prompt = Prompt { ids: tokens, complete: one.complete && other.complete };
     Ok(FittedPrompt { prompt, dropped: None })
 }

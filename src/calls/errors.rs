@@ -106,6 +106,10 @@ pub(super) fn from_failure(failure: Failure) -> Error {
                 "Generation stopped because the requested schema could not be satisfied: {reason}. Simplify the schema."
             ),
         ),
+        Failure::NoToken => Error::new(
+            Code::InvalidParameter,
+            "Generation stopped because the request bans every token that could come next. Ban fewer tokens with 'bad_words', 'logit_bias' and 'min_tokens', or allow more with 'allowed_token_ids' and the output format.",
+        ),
         Failure::OutOfMemory => Error::new(
             Code::Overloaded,
             "The memory for the KV cache is in use by other models. Try again when their requests have ended; the operator can unload a model or give the server more memory with --memory.",

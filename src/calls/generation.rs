@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use super::errors::{self, ModelErrors};
 use super::fine_tuning::TunedModels;
+use super::prompt_length::check_token_ids;
 use super::prompt_preparation::PromptPreparation;
 pub(crate) use super::running_generation::{Choice, Choices, RunningGeneration, RunningText, Usage};
 use super::running_generation::{Deltas, NewGeneration, RunningPrompt};
+use super::sampling_request::SamplingRequest;
 use super::upstream::errors::from_failure;
 use super::upstream::models::UpstreamModels;
 use super::upstream::request_fields::{Fields, json_bytes, json_call};
@@ -15,7 +17,7 @@ use super::upstream::response_limits::TextLimits;
 use super::upstream::text_stream::{ChunkReader, ExpectedText, UpstreamDeltas};
 use super::upstream::told_usage::UsageBounds;
 use crate::clock_rng::ClockRng;
-use crate::engine::{Engine, GenerationRequest, TextModel, TokenizeLimits};
+use crate::engine::{Engine, GenerationRequest, Sampling, TextModel, TokenizeLimits};
 use crate::error::Result;
 use crate::service::access::Access;
 use crate::service::usage::UsageRecorder;
@@ -115,6 +117,30 @@ impl TextGeneration {
             Ok((model, made))
         });
         prepared.await
+    }
+
+    /// The sampling parameters of a request for a model of this server. Words are tokenised off the async threads.
+    pub(super) async fn sampling(
+        &self,
+        access: &Access,
+        model: &Arc<TextModel>,
+        mut request: SamplingRequest,
+        seed: Option<u64>,
+    ) -> Result<Sampling> {
+        check_token_ids(&request, model)?;
+        let words = std::mem::take(&mut request.bad_words);
+        let bad_words = if words.is_empty() {
+            Vec::new()
+        } else {
+            let (model, bytes) = (Arc::clone(model), words.iter().map(String::len).sum());
+            let encode = move |_: &ModelErrors<'_>, limits| {
+                let forms = model.encode_words(&words, &limits);
+                forms.map_err(|stopped| errors::from_stopped(model.id(), &stopped))
+            };
+            self.prepare(access, bytes, encode).await?
+        };
+        let seed = seed.unwrap_or_else(|| self.fresh_seed());
+        Ok(Sampling { bad_words: bad_words.into(), ..request.resolve(seed) })
     }
 
     /// Charges the prompts to the project and submits them. All have the same number of choices. If one is refused, none

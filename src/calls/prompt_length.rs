@@ -3,6 +3,7 @@
 use super::dialect::Dialect;
 use super::errors;
 use super::sampling_request::SamplingRequest;
+use super::text_input::check_ids;
 use crate::engine::{Engine, TextModel};
 use crate::error::{Code, Error, Result};
 
@@ -95,17 +96,19 @@ pub(super) fn check_estimate(engine: &Engine, model: &TextModel, prompt: PromptL
     completion_limit(engine, model, prompt, None, "").map(drop)
 }
 
-/// Refuses a bias of a token that the model does not have.
-pub(super) fn check_bias(sampling: &SamplingRequest, model: &TextModel) -> Result<()> {
-    match sampling.logit_bias.iter().find(|(id, _)| *id as usize >= model.vocabulary()) {
+/// Refuses tokens that the model does not have.
+pub(super) fn check_token_ids(sampling: &SamplingRequest, model: &TextModel) -> Result<()> {
+    let (id, vocabulary) = (model.id(), model.vocabulary());
+    check_ids(id, vocabulary, &sampling.stop_token_ids, "stop_token_ids")?;
+    check_ids(id, vocabulary, &sampling.allowed_token_ids, "allowed_token_ids")?;
+    match sampling.logit_bias.iter().find(|(token, _)| *token as usize >= vocabulary) {
         None => Ok(()),
-        Some((id, _)) => {
+        Some((token, _)) => {
             let message = format!(
-                "logit_bias names the token {id}, but the model '{}' has tokens 0 to {}.",
-                model.id(),
-                model.vocabulary() - 1
+                "logit_bias names the token {token}, but the model '{id}' has tokens 0 to {}.",
+                vocabulary.saturating_sub(1)
             );
-            Err(Error::invalid(format!("logit_bias.{id}"), message))
+            Err(Error::invalid(format!("logit_bias.{token}"), message))
         }
     }
 }

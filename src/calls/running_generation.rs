@@ -66,10 +66,9 @@ pub struct Choice {
     pub text: String,
     pub calls: Vec<GeneratedCall>,
     pub tokens: Vec<TokenInfo>,
-    /// The IDs of its tokens, except the end-of-sequence token. Empty for an upstream model.
-    pub ids: Vec<u32>,
     /// The tokens of the prompt, if their log-probabilities were requested.
     pub prompt: Option<Arc<[PromptToken]>>,
+    pub token_ids: Vec<u32>,
     pub ending: Option<FinishReason>,
 }
 
@@ -262,7 +261,7 @@ pub(crate) trait RunningText {
     /// The next delta of any choice; `None` when all have ended. Cancel-safe.
     async fn next(&mut self) -> Option<Result<TextDelta>>;
 
-    /// The tokens of the prompt. `None`: it has several, or an upstream model runs it.
+    /// The tokens of the prompt, if token IDs are requested. `None`: it has several prompts, or an upstream model runs it.
     fn prompt(&self) -> Option<&[u32]> {
         None
     }
@@ -313,8 +312,8 @@ impl Choices {
         choice.text.push_str(&delta.text);
         append_call_deltas(&mut choice.calls, &delta.calls);
         choice.tokens.extend(delta.tokens);
-        choice.ids.extend(delta.ids);
         choice.prompt = delta.prompt.or(choice.prompt.take());
+        choice.token_ids.extend(delta.token_ids);
         choice.ending = delta.end.or(choice.ending);
     }
 

@@ -1,6 +1,8 @@
 //! The sampling parameters of a request, and the defaults for those that it leaves open.
 
-use crate::engine::{GenerationDefaults, Sampling};
+use std::sync::Arc;
+
+use crate::engine::{GenerationDefaults, Sampling, TextOptions};
 
 /// Defaults, those of llama.cpp. Small models produce nonsense if every token of the vocabulary can be sampled.
 const TEMPERATURE: f32 = 0.8;
@@ -21,6 +23,13 @@ pub struct SamplingRequest {
     pub presence_penalty: Option<f32>,
     pub repetition_penalty: Option<f32>,
     pub logit_bias: Vec<(u32, f32)>,
+    /// The only tokens that may be generated; empty: all.
+    pub allowed_token_ids: Vec<u32>,
+    /// Words that may not be generated.
+    pub bad_words: Vec<String>,
+    /// Tokens that end the text.
+    pub stop_token_ids: Vec<u32>,
+    pub text: TextOptions,
     pub min_tokens: Option<u32>,
     pub ignore_eos: Option<bool>,
 }
@@ -38,7 +47,7 @@ impl SamplingRequest {
         self.repetition_penalty = self.repetition_penalty.or(defaults.repetition_penalty);
     }
 
-    /// The parameters for a model of this server.
+    /// The parameters for a model of this server, without the bad words: only the model's tokenizer knows their tokens.
     pub fn resolve(self, seed: u64) -> Sampling {
         Sampling {
             temperature: self.temperature.unwrap_or(TEMPERATURE),
@@ -51,6 +60,9 @@ impl SamplingRequest {
             repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
             seed,
             logit_bias: self.logit_bias,
+            allowed_tokens: self.allowed_token_ids.into(),
+            bad_words: Arc::default(),
+            stop_tokens: self.stop_token_ids.into(),
             min_tokens: self.min_tokens.unwrap_or(0),
             ignore_eos: self.ignore_eos.unwrap_or(false),
         }

@@ -18,7 +18,7 @@ use crate::clock_rng::ClockRng;
 use crate::config::{ComputeArgs, DataPaths};
 use crate::control_socket;
 use crate::display::shorten;
-use crate::engine::{EncoderModel, Engine, GenerationRequest, ModelKind, Sampling, TextModel};
+use crate::engine::{EncoderModel, Engine, GenerationRequest, ModelKind, Sampling, TextModel, TextOptions};
 use crate::models::encoder::Tokenized;
 use crate::models::training::SplitMix;
 
@@ -351,6 +351,7 @@ fn request(model: &TextModel, tokens: usize, generated: u32, seed: u64) -> Gener
         grammar: None,
         reasoning: None,
         stop: Vec::new(),
+        text: TextOptions::default(),
         logprobs: None,
         tenant: u128::from(seed),
     }

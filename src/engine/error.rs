@@ -17,9 +17,12 @@ pub enum Failure {
     /// The client read nothing for too long.
     #[error("the client stopped reading the response")]
     ClientStalled,
-    /// No token is allowed by the grammar, or computing the allowed tokens takes too long.
+    /// Computing the tokens that the grammar allows takes too long.
     #[error("the requested output format could not be satisfied: {0}")]
     Grammar(String),
+    /// The request bans every token that could come next.
+    #[error("every token that could come next is banned")]
+    NoToken,
     /// Other models in use hold the memory that the request needs.
     #[error("other models in use take the memory that the request needs")]
     OutOfMemory,

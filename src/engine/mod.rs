@@ -65,7 +65,10 @@ use runtime::metrics::Metrics;
 use runtime::server_info::server_info;
 use runtime::{DeviceIndex, DeviceInfo, Runtime, ShutdownPhase};
 use settings::DELTA_BUFFER;
-pub use settings::{Drafts, MAX_CHOICES, MAX_IMAGES, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS, Settings};
+pub use settings::{
+    Drafts, MAX_ALLOWED_TOKENS, MAX_BAD_WORDS, MAX_CHOICES, MAX_IMAGES, MAX_LOGPROBS_PER_POSITION, MAX_STOP_BYTES,
+    MAX_STOP_TOKENS, MAX_STOPS, MAX_TOP_LOGPROBS, Settings,
+};
 use speech::SpeechJob;
 pub use speech::{SpeechModel, SpeechParts, SpeechRequest, SpokenPart, VoiceInfo};
 pub use text::chat_template::PromptError;
@@ -78,7 +81,7 @@ pub use text::queue::Load;
 pub use text::reasoning::{ReasoningRequest, is_in_template as template_has_reasoning};
 pub use text::request::{
     DeltaStream, FinishReason, Generation, GenerationRequest, PromptLogprob, PromptToken, Sampling, TextDelta,
-    TokenInfo, TokenLogprob,
+    TextOptions, TokenInfo, TokenLogprob,
 };
 pub use text::sampler::range::SamplingRange;
 pub use text::tools::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
@@ -145,9 +148,10 @@ impl Engine {
         // Requests are preempted when memory is short, so it is enough that one sequence fits.
         self.fits(model, request.prompt.len() as u64 + u64::from(request.max_tokens))?;
         let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
-        let capacity = DELTA_BUFFER.max(request.choices as usize);
+        // Each choice holds room for its next delta, also while it waits for a slot.
+        let capacity = DELTA_BUFFER.max(2 * request.choices as usize);
         let receiver = texts.push(model, request, capacity)?;
-        Ok(Generation { prompt_tokens, deltas: DeltaStream::new(receiver, capacity, Arc::clone(runtime)) })
+        Ok(Generation { prompt_tokens, deltas: DeltaStream::new(receiver, Arc::clone(runtime)) })
     }
 
     /// What, besides the request, decides the text that a model generates: its weights, this version of the server, the
@@ -388,6 +392,12 @@ fn check(model: &TextModel, request: &GenerationRequest) -> Result<(), String> {
     }
     if logprobs.max(prompt_logprobs).is_some_and(|count| count > MAX_TOP_LOGPROBS) {
         return Err(format!("at most {MAX_TOP_LOGPROBS} top log-probabilities can be returned for each token"));
+    }
+    let per_position = logprobs.map_or(0, |count| choices * (1 + u32::from(count)));
+    if per_position > MAX_LOGPROBS_PER_POSITION {
+        return Err(format!(
+            "{per_position} log-probabilities of a position were requested; the most is {MAX_LOGPROBS_PER_POSITION}"
+        ));
     }
     if stop.len() > MAX_STOPS || stop.iter().any(String::is_empty) {
         return Err(format!("at most {MAX_STOPS} stop strings are allowed, and none may be empty"));

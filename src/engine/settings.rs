@@ -110,8 +110,16 @@ pub(super) const MAX_DRAFT_TOKENS: usize = 8;
 /// Deltas buffered for a slow client before its sequence pauses.
 pub(super) const DELTA_BUFFER: usize = 64;
 // Limits of one request. The API uses the same ones, so that its errors name the field.
-pub const MAX_CHOICES: u32 = 16;
+/// As in OpenAI's API. Choices beyond the slots wait, and have no state of their own before they run.
+pub const MAX_CHOICES: u32 = 128;
 pub const MAX_TOP_LOGPROBS: u8 = 20;
+/// Max log-probabilities of one position, of all choices together: 16 choices with all alternatives. They take far more
+/// memory than the text, and a response that is not streamed holds all of them.
+pub const MAX_LOGPROBS_PER_POSITION: u32 = 16 * (1 + MAX_TOP_LOGPROBS as u32);
 pub const MAX_STOPS: usize = 16;
 pub const MAX_STOP_BYTES: usize = 256;
+// The next three are those of vLLM.
+pub const MAX_STOP_TOKENS: usize = 128;
+pub const MAX_ALLOWED_TOKENS: usize = 1024;
+pub const MAX_BAD_WORDS: usize = 128;
 pub const MAX_IMAGES: u32 = 10;

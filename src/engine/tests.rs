@@ -89,6 +89,7 @@ impl Rig {
             grammar: None,
             reasoning: None,
             stop: Vec::new(),
+            text: TextOptions::default(),
             logprobs: None,
             tenant: 1,
         };

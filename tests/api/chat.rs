@@ -159,10 +159,11 @@ fn the_limits_of_engine_and_api_match() {
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         server.post("/v1/chat/completions", &body)
     };
-    let largest = json!({ "n": choices, "stop": stop(stops), "logprobs": true, "top_logprobs": top });
+    let largest = json!({ "n": choices, "stop": stop(stops), "logprobs": true, "top_logprobs": 1 });
     assert_eq!(chat(largest).ok()["choices"].as_array().unwrap().len(), choices as usize);
     for (more, param) in [
         (json!({ "n": choices + 1 }), "n"),
+        (json!({ "n": 17, "logprobs": true, "top_logprobs": top }), "n"),
         (json!({ "stop": stop(stops + 1) }), "stop"),
         (json!({ "logprobs": true, "top_logprobs": top + 1 }), "top_logprobs"),
     ] {

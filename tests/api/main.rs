@@ -84,6 +84,7 @@ mod speech;
 mod stored_completions;
 mod stored_responses;
 mod structured_output;
+mod token_options;
 mod tokenization;
 mod transcriptions;
 mod unknown_fields;

@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use outpost::engine::{GenerationRequest, Sampling};
+use outpost::engine::{GenerationRequest, Sampling, TextOptions};
 use serde_json::{Value, json};
 
 use crate::server::{MODEL, Response, Server};
@@ -149,6 +149,7 @@ fn memory_used_by_other_models_gives_a_retryable_error() {
             grammar: None,
             reasoning: None,
             stop: Vec::new(),
+            text: TextOptions::default(),
             logprobs: None,
             tenant: 1,
         };

@@ -71,7 +71,8 @@ fn neutral() -> Value {
         "timings_per_token": false, "logit_bias": [], "mirostat": 0, "mirostat_tau": 5, "mirostat_eta": 0.1, "tfs_z": 1,
         "xtc_probability": 0, "xtc_threshold": 0.1, "dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2,
         "dry_sequence_breakers": ["\n"], "dynatemp_range": 0, "n_probs": 0, "n_keep": 0, "priority": 0,
-        "return_token_ids": false, "grammar_lazy": false, "lora": [], "stream_options": null,
+        "return_token_ids": false, "no_stop_trim": false, "ban_eos_token": false, "ignore_eos": false,
+        "repetition_penalty": 1, "repeat_penalty": 1, "grammar_lazy": false, "lora": [], "stream_options": null,
     })
 }
 
@@ -108,8 +109,8 @@ fn what_other_servers_do_is_refused_with_its_purpose() {
     for (field, value, purpose) in [
         ("use_beam_search", json!(true), "searches with beams"),
         ("mirostat", json!(2), "regulates the perplexity"),
-        ("skip_special_tokens", json!(false), "keeps special tokens"),
-        ("stop_token_ids", json!([2]), "ends the text at a token"),
+        ("return_tokens", json!(true), "'return_token_ids'"),
+        ("stop_regex", json!("a+"), "ends the text at a match"),
     ] {
         let refused = server.post("/v1/chat/completions", &chat(json!({ field: value })));
         let (status, _, param) = refused.error_fields();
@@ -123,9 +124,8 @@ fn limits_of_the_output_are_never_left_out() {
     let server = Server::start_configured(&TinyModel::default(), |config| config.ignore_unknown_fields = true);
     for path in ["/v1/chat/completions", "/v1/completions"] {
         for (field, value) in [
-            ("stop_token_ids", json!([2])),
-            ("bad_words", json!(["sea"])),
-            ("allowed_token_ids", json!([1, 2])),
+            ("stop_regex", json!("a+")),
+            ("banned_strings", json!(["sea"])),
             ("structural_tag", json!({ "type": "structural_tag" })),
         ] {
             let mut body = match path {

@@ -134,14 +134,14 @@ def bodies(server, http, mount):
 
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
     message = {"model": server.chat_model, "max_tokens": 16, "messages": [{"role": "user", "content": "Hello"}]}
-    message |= {"logprobs": True, "top_logprobs": 2}
+    message |= {"logprobs": True, "top_logprobs": 2, "return_token_ids": True}
     call_tool = {"model": server.chat_model, "messages": message["messages"], "tools": [tool], "max_tokens": 64}
     call_tool |= {"tool_choice": {"type": "function", "function": {"name": "add"}}}
     for body in (message, call_tool):
         call("POST /chat/completions", json=body)
         stream = {**body, "stream": True, "stream_options": {"include_usage": True}}
         call("POST /chat/completions", json=stream, events=True)
-    text = {"model": server.chat_model, "prompt": ["Hello", "Good"], "logprobs": 2}
+    text = {"model": server.chat_model, "prompt": ["Hello", "Good"], "logprobs": 2, "return_token_ids": True}
     call("POST /completions", json=text)
     call("POST /embeddings", json={"model": server.embed_model, "input": ["a"]})
 

@@ -10,7 +10,7 @@ use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::device_choice::DeviceChoice;
 use outpost::engine::{
     DeltaStream, Devices, Engine, Failure, FinishReason, GenerationRequest, Load, Sampling, Settings, TextDelta,
-    TextModel,
+    TextModel, TextOptions,
 };
 use outpost::models::backend::{Candle, Cpu};
 use outpost::models::devices::open;
@@ -111,6 +111,7 @@ pub fn request(prompt: Vec<u32>, max_tokens: u32) -> GenerationRequest {
         grammar: None,
         reasoning: None,
         stop: Vec::new(),
+        text: TextOptions::default(),
         logprobs: None,
         tenant: 1,
     }

@@ -50,5 +50,6 @@ mod sd3_and_flux;
 mod structured_output;
 mod text_prompts;
 mod tiny_adapter;
+mod token_options;
 mod tokenizer_faults;
 mod training_runs;

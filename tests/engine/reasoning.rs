@@ -46,6 +46,24 @@ fn limited(rig: &Rig, prompt: Vec<u32>, max_reasoning: Option<u32>) -> Generatio
     request
 }
 
+#[tokio::test]
+async fn reasoning_is_split_from_the_answer_although_special_tokens_have_text() {
+    for speculate in [false, true] {
+        let rig = thinker(MARKERS[1], speculate);
+        let mut open = prompt(&rig, Vec::new());
+        open.push(marker_ids(&rig).0);
+        let mut request = limited(&rig, open, Some(7));
+        let end = rig.model.vocabulary() as u32;
+        request.sampling.logit_bias.extend((end - 3..end).map(|id| (id, -100.)));
+        request.sampling.logit_bias.push((marker_ids(&rig).0, -100.));
+        let (reasoning, text, tokens, _) = run(&rig, request.clone()).await;
+        assert!(!reasoning.is_empty() && !text.is_empty());
+        request.text.keeps_special_tokens = true;
+        let with_text = run(&rig, request).await;
+        assert_eq!((with_text.0, with_text.1, with_text.2), (reasoning, text, tokens));
+    }
+}
+
 /// The reasoning, the text, and the number of reasoning tokens.
 async fn run(rig: &Rig, request: GenerationRequest) -> (String, String, u32, Vec<TextDelta>) {
     let generation = rig.engine.submit(&rig.model, request).unwrap();

@@ -390,8 +390,7 @@ async fn a_logit_bias_that_bans_every_allowed_token_fails_clearly() {
     let mut request = constrained(&rig, rig.model.compile_grammar(&schema(json!({ "const": true }))).unwrap(), 1);
     request.sampling.logit_bias = (0..rig.model.vocabulary() as u32).map(|id| (id, -100.)).collect();
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
-    let Err(Failure::Grammar(reason)) = pieces(ticket.deltas).await else { panic!("expected a grammar failure") };
-    assert!(reason.contains("logit_bias"), "{reason}");
+    assert!(matches!(pieces(ticket.deltas).await, Err(Failure::NoToken)));
     rig.wait_until_idle().await;
 }
 

@@ -64,6 +64,14 @@ fn answers_and_usage_are_the_same_as_without_the_hop() {
         ),
         ("chat/completions", chat(json!({ "guided_regex": "[a-c]{5}", "ignore_eos": false }))),
         ("chat/completions", chat(json!({ "response_format": { "type": "json_object" }, "ignore_eos": false }))),
+        (
+            "chat/completions",
+            chat(json!({
+                "stop": ["e", "on"], "no_stop_trim": true, "bad_words": ["the", "a"], "stop_token_ids": [3],
+                "skip_special_tokens": false,
+            })),
+        ),
+        ("chat/completions", chat(json!({ "allowed_token_ids": [65, 66, 67], "n": 3 }))),
         ("completions", json!({ "prompt": ["the hello", "on a"], "n": 2, "max_tokens": 9, "seed": 3, "echo": true })),
         ("completions", json!({ "prompt": "the", "max_tokens": 9, "temperature": 0, "logprobs": 2 })),
     ];
@@ -85,6 +93,17 @@ fn answers_and_usage_are_the_same_as_without_the_hop() {
             (texts, without_names(events.last().unwrap().clone()))
         };
         assert_eq!(texts(&near, REMOTE), texts(&target, MODEL), "{body}");
+    }
+}
+
+#[test]
+fn token_ids_are_refused_because_they_are_not_read_from_the_target() {
+    let (_target, near) = pair(&TinyModel::default());
+    let chat = json!({ "model": REMOTE, "messages": [{ "role": "user", "content": "a" }], "return_token_ids": true });
+    let text = json!({ "model": REMOTE, "prompt": "a", "return_token_ids": true });
+    for (path, body) in [("chat/completions", chat), ("completions", text)] {
+        let error = near.post(&format!("/openai/v1/{path}"), &body).error_fields();
+        assert_eq!((error.0, error.2.as_deref()), (400, Some("return_token_ids")));
     }
 }
 

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::errors::unsupported;
 use crate::calls::sampling_request::SamplingRequest;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::upstream::{Api, Payload, UpstreamCall, UpstreamModel};
 
 /// The fields of a request's body without the model's name.
@@ -23,6 +24,11 @@ const REPETITION_PENALTY: &Names =
     &[(Api::Vllm, "repetition_penalty"), (Api::LlamaCpp, "repeat_penalty"), (Api::Outpost, "repetition_penalty")];
 const MIN_TOKENS: &Names = &[(Api::Vllm, "min_tokens"), (Api::Outpost, "min_tokens")];
 const IGNORE_EOS: &Names = &[(Api::Vllm, "ignore_eos"), (Api::LlamaCpp, "ignore_eos"), (Api::Outpost, "ignore_eos")];
+const ALLOWED_TOKENS: &Names = &[(Api::Vllm, "allowed_token_ids"), (Api::Outpost, "allowed_token_ids")];
+const BAD_WORDS: &Names = &[(Api::Vllm, "bad_words"), (Api::Outpost, "bad_words")];
+const STOP_TOKENS: &Names = &[(Api::Vllm, "stop_token_ids"), (Api::Outpost, "stop_token_ids")];
+const KEEPS_STOP: &Names = &[(Api::Vllm, "include_stop_str_in_output"), (Api::Outpost, "include_stop_str_in_output")];
+const SKIPS_SPECIAL: &Names = &[(Api::Vllm, "skip_special_tokens"), (Api::Outpost, "skip_special_tokens")];
 
 /// What chats and text completions have in common.
 pub struct TextParameters<'a> {
@@ -38,6 +44,13 @@ pub struct TextParameters<'a> {
 /// that leaves is noticed.
 pub fn add_text_parameters(fields: &mut Fields, model: &UpstreamModel, text: &TextParameters<'_>) -> Result<()> {
     let TextParameters { sampling, seed, stop, max_tokens, choices } = *text;
+    if sampling.text.has_token_ids {
+        let text = format!(
+            "'return_token_ids' is not supported by the model '{}', which runs on another server. Leave it out, or use another model.",
+            model.id
+        );
+        return Err(Error::invalid("return_token_ids", text));
+    }
     fields.insert("stream".to_owned(), json!(true));
     fields.insert("stream_options".to_owned(), json!({ "include_usage": true }));
     let floats = [
@@ -61,6 +74,11 @@ pub fn add_text_parameters(fields: &mut Fields, model: &UpstreamModel, text: &Te
         ),
         ("min_tokens", MIN_TOKENS, sampling.min_tokens.filter(|count| *count > 0).map(Value::from)),
         ("ignore_eos", IGNORE_EOS, sampling.ignore_eos.filter(|ignore| *ignore).map(Value::from)),
+        ("allowed_token_ids", ALLOWED_TOKENS, list(&sampling.allowed_token_ids)),
+        ("bad_words", BAD_WORDS, list(&sampling.bad_words)),
+        ("stop_token_ids", STOP_TOKENS, list(&sampling.stop_token_ids)),
+        ("include_stop_str_in_output", KEEPS_STOP, sampling.text.keeps_stop.then(|| json!(true))),
+        ("skip_special_tokens", SKIPS_SPECIAL, sampling.text.keeps_special_tokens.then(|| json!(false))),
     ];
     for (field, names, value) in further {
         let Some(value) = value else { continue };
@@ -102,6 +120,11 @@ pub fn json_call(model: &Arc<UpstreamModel>, operation: &'static str, fields: Fi
 /// Bytes of these fields as JSON.
 pub fn json_bytes(fields: &Fields) -> usize {
     serde_json::to_string(fields).map_or(0, |text| text.len())
+}
+
+/// A list, unless it is empty.
+fn list<T: Serialize>(entries: &[T]) -> Option<Value> {
+    (!entries.is_empty()).then(|| json!(entries))
 }
 
 /// A number with the digits that a person would write: 0.8, not 0.800000011920929.
@@ -148,6 +171,16 @@ mod tests {
         let typical = sampling(|sampling| sampling.typical_p = Some(0.5));
         assert_eq!(fields("vllm", &typical), Err("typical_p".to_owned()));
         assert_eq!(fields("outpost", &typical).unwrap()["typical_p"], 0.5);
+        let text = sampling(|sampling| {
+            (sampling.stop_token_ids, sampling.bad_words) = (vec![7], vec!["sea".to_owned()]);
+            (sampling.text.keeps_stop, sampling.text.keeps_special_tokens) = (true, true);
+        });
+        let sent = fields("vllm", &text).unwrap();
+        assert_eq!((&sent["stop_token_ids"], &sent["bad_words"]), (&json!([7]), &json!(["sea"])));
+        assert_eq!((&sent["include_stop_str_in_output"], &sent["skip_special_tokens"]), (&json!(true), &json!(false)));
+        assert_eq!(fields("llama.cpp", &text), Err("bad_words".to_owned()));
+        let ids = sampling(|sampling| sampling.text.has_token_ids = true);
+        assert_eq!(fields("outpost", &ids), Err("return_token_ids".to_owned()));
         let off = sampling(|sampling| {
             (sampling.top_k, sampling.typical_p, sampling.ignore_eos) = (Some(0), Some(1.0), Some(false))
         });

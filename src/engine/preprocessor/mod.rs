@@ -160,6 +160,11 @@ impl Preprocessor {
         self.call(&Request::Infill { prefix: prefix.into(), suffix: suffix.into() }, limits)
     }
 
+    /// The tokens of words within a text, with a space before them and without.
+    pub fn encode_words(&self, words: &[String], limits: &TokenizeLimits) -> Result<Vec<Vec<u32>>, PreprocessError> {
+        self.call(&Request::Words { words: words.into() }, limits)
+    }
+
     /// The text of an encoder's tokens, special tokens included.
     pub fn decode(&self, ids: &[u32]) -> Result<String, PreprocessError> {
         let response: Result<_, String> =

@@ -22,6 +22,8 @@ pub enum Request<'a> {
     Text { text: Cow<'a, str>, special: SpecialTokenOptions },
     /// A prompt to generate the text between `prefix` and `suffix`.
     Infill { prefix: Cow<'a, str>, suffix: Cow<'a, str> },
+    /// Words within a text.
+    Words { words: Cow<'a, [String]> },
     /// Texts for an encoder. Unless `keep_going`, those after the first with too many tokens are skipped.
     Texts { texts: Vec<Cow<'a, str>>, keep_going: bool },
     /// A query and documents, truncated to `max_length` tokens if given. Without it, documents after the first with too

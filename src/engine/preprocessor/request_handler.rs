@@ -70,6 +70,10 @@ impl RequestHandler {
             (Request::Infill { prefix, suffix }, Self::Chat(chat)) => {
                 sandbox_protocol::encode(&chat.tokenizer().encode_infill(&prefix, &suffix, limits))
             }
+            (Request::Words { words }, Self::Chat(chat)) => {
+                let forms = words.iter().flat_map(|word| chat.tokenizer().encode_word(word));
+                sandbox_protocol::encode(&forms.collect::<Vec<_>>())
+            }
             (Request::Decode { ids }, Self::Encoder(tokens)) => sandbox_protocol::encode(&tokens.decode(&ids)),
             (Request::Texts { texts, keep_going }, Self::Encoder(tokens)) => {
                 sandbox_protocol::encode(&tokens.encode_all(&texts, keep_going, limits))

@@ -10,7 +10,7 @@ use crate::engine::runtime::metrics::{DraftSource, Metrics};
 use crate::engine::text::model::TextModel;
 use crate::engine::text::prompt_logprobs::PromptScorer;
 use crate::engine::text::queue::QueuedRequest;
-use crate::engine::text::request::{DeltaResult, PromptToken, TextDelta};
+use crate::engine::text::request::{DeltaResult, GenerationRequest, PromptToken, TextDelta};
 use crate::engine::text::scheduler::{RequestId, Row, SequenceId};
 use crate::engine::text::sequence::Sequence;
 use crate::engine::text::speculative::draft_payoff::DraftState;
@@ -20,6 +20,7 @@ use crate::models::backend::Pool;
 
 pub struct ActiveRequest {
     pub model: Arc<TextModel>,
+    request: GenerationRequest,
     sender: Sender<DeltaResult>,
     final_permit: Option<OwnedPermit<DeltaResult>>,
     /// By choice; `None` once it has ended.
@@ -34,13 +35,12 @@ pub struct ActiveRequest {
 }
 
 struct Choice {
-    sequence: Sequence,
+    /// `None` before its first token: a choice that waits for a slot needs no sampler and no grammar state.
+    sequence: Option<Sequence>,
     /// Reserved room in the channel for the next delta.
     permit: Option<OwnedPermit<DeltaResult>>,
     ngrams: NgramProposer,
     draft: DraftState,
-    /// Whether it has had a delta.
-    has_begun: bool,
     /// When its last token was sampled.
     last_token_at: Option<Duration>,
 }
@@ -78,17 +78,23 @@ impl ActiveRequest {
     pub fn new(queued: QueuedRequest, cached: usize) -> Self {
         let QueuedRequest { model, request, sender, failure_permit, submitted_at: submitted } = queued;
         let scorer = PromptScorer::new(&model, &request);
-        let choice = |choice| {
-            let (sequence, ngrams) =
-                (Sequence::new(&model, &request, choice), NgramProposer::new(Arc::clone(&request.prompt)));
-            let draft = DraftState::default();
-            Some(Choice { sequence, permit: None, ngrams, draft, has_begun: false, last_token_at: None })
+        let choice = |_| {
+            let ngrams = NgramProposer::new(Arc::clone(&request.prompt));
+            Some(Choice { sequence: None, permit: None, ngrams, draft: DraftState::default(), last_token_at: None })
         };
         let choices = (0..request.choices).map(choice).collect();
         let cached = u32::try_from(cached).unwrap_or(u32::MAX);
-        let prompt = scorer.map_or(PromptLogprobs::NotRequested, PromptLogprobs::Computing);
-        let final_permit = Some(failure_permit);
-        Self { model, sender, final_permit, choices, cached, prompt, stalled_since: None, submitted }
+        Self {
+            model,
+            request,
+            sender,
+            final_permit: Some(failure_permit),
+            choices,
+            cached,
+            prompt: scorer.map_or(PromptLogprobs::NotRequested, PromptLogprobs::Computing),
+            stalled_since: None,
+            submitted,
+        }
     }
 
     pub fn is_cancelled(&self) -> bool {
@@ -174,9 +180,10 @@ impl ActiveRequest {
         let mut outcome = Outcome { positions: known, ..Outcome::default() };
         let slot = self.choices.get_mut(row.sequence.choice as usize);
         let Some(Some(choice)) = slot.filter(|_| !logits.is_empty()) else { return Ok(outcome) };
-        let prompt = if choice.has_begun { None } else { self.prompt.complete() };
-        choice.has_begun = true;
-        if let Some(delta) = choice.sequence.end_at_prompt() {
+        let prompt = if choice.sequence.is_none() { self.prompt.complete() } else { None };
+        let new = || Sequence::new(&self.model, &self.request, row.sequence.choice);
+        let sequence = choice.sequence.get_or_insert_with(new);
+        if let Some(delta) = sequence.end_at_prompt() {
             if let Some(permit) = choice.permit.take() {
                 drop(permit.send(Ok(TextDelta { cached: self.cached, prompt, ..delta })));
             }
@@ -188,8 +195,8 @@ impl ActiveRequest {
         let draft = &row.tokens[known..];
         let mut combined: Option<TextDelta> = None;
         for (at, logits) in logits.into_iter().enumerate() {
-            let delta = choice.sequence.sample(logits)?;
-            let token = choice.sequence.last_token;
+            let delta = sequence.sample(logits)?;
+            let token = sequence.last_token;
             outcome.new.push(token);
             outcome.positions = known + at;
             outcome.ended = delta.end.is_some();
@@ -232,7 +239,7 @@ fn merge(earlier: Option<TextDelta>, delta: TextDelta) -> TextDelta {
     combined.text.push_str(&delta.text);
     combined.calls.extend(delta.calls);
     combined.tokens.extend(delta.tokens);
-    combined.ids.extend(delta.ids);
-    let TextDelta { reasoning, text, calls, tokens, ids, .. } = combined;
-    TextDelta { reasoning, text, calls, tokens, ids, ..delta }
+    combined.token_ids.extend(delta.token_ids);
+    let TextDelta { reasoning, text, calls, tokens, token_ids, .. } = combined;
+    TextDelta { reasoning, text, calls, tokens, token_ids, ..delta }
 }

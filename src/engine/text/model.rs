@@ -261,6 +261,12 @@ impl TextModel {
         self.preprocessor.tokenize(text, plain, &TokenizeLimits::default()).map(|prompt| prompt.ids)
     }
 
+    /// The tokens of each word within a text, with a space before it and without; each of these forms is an entry. Takes time
+    /// proportional to their length: do not call on an async thread.
+    pub fn encode_words(&self, words: &[String], limits: &TokenizeLimits) -> Result<Vec<Vec<u32>>, PreprocessError> {
+        self.preprocessor.encode_words(words, limits)
+    }
+
     /// The text of these tokens, special tokens included. Invalid UTF-8 becomes U+FFFD, and unknown IDs are left out.
     pub fn decode(&self, ids: &[u32]) -> String {
         let bytes: Vec<u8> = ids.iter().flat_map(|id| self.vocabulary.bytes(*id)).copied().collect();

@@ -28,13 +28,25 @@ pub struct GenerationRequest {
     pub grammar: Option<CompiledGrammar>,
     /// The reasoning that is split from the text; `None`: everything is text.
     pub reasoning: Option<ReasoningRequest>,
-    /// Stop strings: they end a choice and are not part of it. Not searched for in reasoning and tool calls.
+    /// Stop strings: they end a choice. Not searched for in reasoning and tool calls.
     pub stop: Vec<String>,
-    /// `Some(n)`: log-probabilities of the sampled tokens and of the `n` most likely ones, 0 to 20. The end-of-sequence token
-    /// is left out, unless those of the prompt are requested: then all tokens of the sequence have them.
+    pub text: TextOptions,
+    /// `Some(n)`: log-probabilities of the sampled tokens and of the `n` most likely ones, 0 to 20. A token that ends a choice
+    /// without text is left out, unless those of the prompt are requested: then all tokens of the choice have them.
     pub logprobs: Option<u8>,
     /// The tenant that fair scheduling charges.
     pub tenant: u128,
+}
+
+/// How tokens become text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TextOptions {
+    /// Whether the stop string or the token that ends a choice is part of its text.
+    pub keeps_stop: bool,
+    /// Whether control tokens have text.
+    pub keeps_special_tokens: bool,
+    /// Whether deltas have the IDs of their tokens.
+    pub has_token_ids: bool,
 }
 
 /// An accepted request.
@@ -54,13 +66,13 @@ pub struct TextDelta {
     pub text: String,
     /// Tool call deltas; they come after all text.
     pub calls: Vec<ToolCallDelta>,
-    /// Empty unless log-probabilities were requested. Those of reasoning are left out, and most often
-    /// the end-of-sequence token: see [`GenerationRequest::logprobs`].
+    /// Empty unless log-probabilities were requested. Those of reasoning are left out, and most often that of a token that
+    /// ends the choice without text: see [`GenerationRequest::logprobs`].
     pub tokens: Vec<TokenInfo>,
-    /// The IDs of the new tokens, except the end-of-sequence token. Empty for an upstream model.
-    pub ids: Vec<u32>,
     /// The tokens of the prompt, in the first delta of each choice, if their log-probabilities were requested.
     pub prompt: Option<Arc<[PromptToken]>>,
+    /// Empty unless token IDs were requested. All tokens, also those without text.
+    pub token_ids: Vec<u32>,
     /// Generated tokens of this choice so far, including the end-of-sequence token.
     pub generated: u32,
     /// How many of them are reasoning, with its markers.
@@ -74,7 +86,7 @@ pub struct TextDelta {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenInfo {
     pub token: TokenLogprob,
-    /// Whether it is a control token, which adds no text.
+    /// Whether it is a control token that adds no text.
     pub is_control: bool,
     pub top: Vec<TokenLogprob>,
 }
@@ -109,7 +121,7 @@ pub struct PromptLogprob {
 /// Why a choice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model generated an end-of-sequence token, or the grammar is complete.
+    /// The model generated an end-of-sequence token or a stop token, or the grammar is complete.
     Stop,
     /// The model generated the stop string with this index.
     StopString(usize),
@@ -124,18 +136,12 @@ pub type DeltaResult = Result<TextDelta, Failure>;
 /// The deltas of a generation. Dropping the stream cancels the request; there is no other signal.
 pub struct DeltaStream {
     receiver: mpsc::Receiver<DeltaResult>,
-    /// How many deltas may be buffered; the sequence pauses when the buffer is full.
-    capacity: usize,
     runtime: Arc<Runtime>,
 }
 
 impl DeltaStream {
-    pub(in crate::engine) fn new(
-        receiver: mpsc::Receiver<DeltaResult>,
-        capacity: usize,
-        runtime: Arc<Runtime>,
-    ) -> Self {
-        Self { receiver, capacity, runtime }
+    pub(in crate::engine) fn new(receiver: mpsc::Receiver<DeltaResult>, runtime: Arc<Runtime>) -> Self {
+        Self { receiver, runtime }
     }
 
     /// The next delta; `None` after the last delta of the last choice, or after a failure. Cancel-safe.
@@ -146,7 +152,8 @@ impl DeltaStream {
     /// Like [`Self::recv`], for a caller that waits for several streams.
     pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<TextDelta, Failure>>> {
         let delta = self.receiver.poll_recv(context);
-        if delta.is_ready() && self.receiver.len() + 1 >= self.capacity {
+        // There was no room, so a choice may have paused. Choices that wait for a slot hold room, too.
+        if delta.is_ready() && self.receiver.capacity() <= 1 {
             self.runtime.wake();
         }
         delta

@@ -9,7 +9,7 @@ use crate::engine::text::grammar;
 use crate::engine::text::logprobs;
 use crate::engine::text::model::TextModel;
 use crate::engine::text::reasoning::{ReasoningParser, Split};
-use crate::engine::text::request::{FinishReason, GenerationRequest, TextDelta, TokenInfo, TokenLogprob};
+use crate::engine::text::request::{FinishReason, GenerationRequest, TextDelta, TextOptions, TokenInfo, TokenLogprob};
 use crate::engine::text::sampler::Sampler;
 use crate::engine::text::stop::StopMatcher;
 use crate::engine::text::tools::{CallParser, ToolCallDelta};
@@ -26,6 +26,7 @@ pub struct Sequence {
     calls: Option<CallParser>,
     text: Detokenizer,
     stop: StopMatcher,
+    options: TextOptions,
     logprobs: Option<u8>,
     /// Whether the end-of-sequence token has log-probabilities, too.
     reports_all: bool,
@@ -44,7 +45,8 @@ impl Sequence {
             calls: request.grammar.as_ref().and_then(|grammar| grammar.syntax.clone()).map(CallParser::new),
             reasoning: request.reasoning.and_then(|reasoning| model.reasoning_parser(reasoning)),
             text: Detokenizer::default(),
-            stop: StopMatcher::new(request.stop.clone()),
+            stop: StopMatcher::new(request.stop.clone()).keeping_stop(request.text.keeps_stop),
+            options: request.text,
             logprobs: request.logprobs,
             reports_all: request.prompt_logprobs.is_some(),
             max_tokens: request.max_tokens,
@@ -69,23 +71,29 @@ impl Sequence {
         let raw = self.logprobs.filter(|_| !was_reasoning).map(|_| logits.to_vec());
         self.restrict(logits)?;
         let ends = self.model.vocabulary.eos_ids();
-        let id = self.sampler.next(logits, ends).ok_or_else(no_token_allowed)?;
+        let id = self.sampler.next(logits, ends).ok_or(Failure::NoToken)?;
         self.last_token = id;
         self.generated += 1;
-        if ends.contains(&id) {
+        let is_last = self.sampler.ends_with(id, ends);
+        let vocabulary = &self.model.vocabulary;
+        let bytes = if self.options.keeps_special_tokens { vocabulary.bytes(id) } else { vocabulary.visible(id) };
+        if is_last && (bytes.is_empty() || !self.options.keeps_stop) {
             let raw = raw.filter(|_| self.reports_all);
             let tokens = raw.map(|raw| self.token_info(id, &raw)).into_iter().collect();
             return Ok(self.finish(Output::default(), tokens, FinishReason::Stop));
         }
-        if !was_reasoning {
+        let decoded = self.text.push(bytes);
+        if !was_reasoning && !is_last {
             self.consume(id)?;
         }
-        let decoded = self.text.push(self.model.vocabulary.visible(id));
         let (output, end) = self.parse(id, &decoded);
         let raw = raw.filter(|_| !self.is_reasoning());
         let tokens = raw.map(|raw| self.token_info(id, &raw)).into_iter().collect();
         if let Some(end) = end {
             return Ok(self.final_delta(output, tokens, end));
+        }
+        if is_last {
+            return Ok(self.finish(output, tokens, FinishReason::Stop));
         }
         if !self.is_reasoning() && self.grammar.as_ref().is_some_and(grammar::GrammarState::is_complete) {
             return Ok(self.finish(output, tokens, FinishReason::Stop));
@@ -192,14 +200,15 @@ impl Sequence {
 
     fn delta(&self, output: Output, tokens: Vec<TokenInfo>, end: Option<FinishReason>) -> TextDelta {
         let Output { reasoning, text, calls } = output;
-        let is_eos = self.model.vocabulary.eos_ids().contains(&self.last_token);
+        // A choice that ends at its prompt has none.
+        let has_token = self.options.has_token_ids && self.generated > 0;
         TextDelta {
             choice: self.choice,
             reasoning,
             text,
             calls,
             tokens,
-            ids: if is_eos { Vec::new() } else { vec![self.last_token] },
+            token_ids: if has_token { vec![self.last_token] } else { Vec::new() },
             prompt: None,
             generated: self.generated,
             reasoning_tokens: self.reasoning.as_ref().map_or(0, ReasoningParser::tokens),
@@ -219,7 +228,7 @@ impl Sequence {
         let logit = raw.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
         TokenInfo {
             token: describe(id, logit),
-            is_control: self.model.vocabulary.is_control(id),
+            is_control: !self.options.keeps_special_tokens && self.model.vocabulary.is_control(id),
             top: top.into_iter().map(|(id, logit)| describe(id, logit)).collect(),
         }
     }
@@ -231,9 +240,4 @@ struct Output {
     reasoning: String,
     text: String,
     calls: Vec<ToolCallDelta>,
-}
-
-/// The failure if no token can be sampled.
-fn no_token_allowed() -> Failure {
-    Failure::Grammar("logit_bias bans every token that could come next".to_owned())
 }

@@ -1,22 +1,29 @@
-//! Stop strings: found across token boundaries and removed. Text that may begin one is held back.
+//! Stop strings: found across token boundaries, and removed or kept. Text that may begin one is held back.
 
 #[derive(Debug)]
 pub struct StopMatcher {
     stops: Vec<String>,
+    /// Whether the stop string stays at the end of the text.
+    keeps_stop: bool,
     /// Text held back because a stop string may begin in it.
     held: String,
 }
 
 impl StopMatcher {
     pub fn new(stops: Vec<String>) -> Self {
-        Self { stops, held: String::new() }
+        Self { stops, keeps_stop: false, held: String::new() }
+    }
+
+    /// The same, with the stop string at the end of the text if `keeps_stop`.
+    pub fn keeping_stop(self, keeps_stop: bool) -> Self {
+        Self { keeps_stop, ..self }
     }
 
     /// The text that may be emitted now, and the index of the stop string that ended it.
     pub fn push(&mut self, text: &str) -> (String, Option<usize>) {
         self.held.push_str(text);
-        if let Some((start, index)) = self.first_match() {
-            self.held.truncate(start);
+        if let Some((end, start, index)) = self.first_match() {
+            self.held.truncate(if self.keeps_stop { end } else { start });
             return (std::mem::take(&mut self.held), Some(index));
         }
         let keep = self.partial_match_bytes();
@@ -29,14 +36,14 @@ impl StopMatcher {
         std::mem::take(&mut self.held)
     }
 
-    /// The start of the match that ends first, so the result does not depend on how the text is chunked, and the index of
-    /// its stop string.
-    fn first_match(&self) -> Option<(usize, usize)> {
+    /// The end and the start of the match that ends first, so the result does not depend on how the text is chunked, and the
+    /// index of its stop string.
+    fn first_match(&self) -> Option<(usize, usize, usize)> {
         let matches = self.stops.iter().enumerate().filter_map(|(index, stop)| {
             let start = self.held.find(stop.as_str())?;
             Some((start + stop.len(), start, index))
         });
-        matches.min().map(|(_, start, index)| (start, index))
+        matches.min()
     }
 
     /// Bytes of the longest suffix of the held text that is a prefix of a stop string.

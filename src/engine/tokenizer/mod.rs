@@ -222,6 +222,14 @@ impl ChatTokenizer {
         ids
     }
 
+    /// The tokens of a word within a text, with a space before it and without. A word of white space has one form.
+    pub fn encode_word(&self, word: &str) -> Vec<Vec<u32>> {
+        let bare = word.trim_start();
+        let forms = if bare.is_empty() { vec![word.to_owned()] } else { vec![bare.to_owned(), format!(" {bare}")] };
+        let forms = forms.iter().map(|form| self.encoder.encode(form, Position::Continuation));
+        forms.filter(|tokens| !tokens.is_empty()).collect()
+    }
+
     /// See [`SpecialTokens::protect`].
     pub fn protect(&self, text: &str) -> String {
         self.special_tokens.protect(text)

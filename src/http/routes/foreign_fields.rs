@@ -10,8 +10,8 @@ use utoipa::PartialSchema;
 
 use Neutral::{Any, Empty, False, Number, Text, True};
 
-use crate::display::shorten;
 use crate::error::{Error, Result};
+use crate::http::routes::sampling_fields::StreamOptions;
 use crate::http::unknown_fields::UnknownFields;
 
 /// A field of another server.
@@ -110,12 +110,8 @@ const FIELDS: &[ForeignField] = &[
     field("truncate_prompt_tokens", &[Number(-1.0)], "cuts off the beginning of the prompt"),
     // What a response contains
     field("detokenize", &[True], "sends tokens without text"),
-    field("skip_special_tokens", &[True], "keeps special tokens in the text"),
     idle("spaces_between_special_tokens"),
-    field("include_stop_str_in_output", &[False], "keeps the stop string in the text"),
-    field("no_stop_trim", &[False], "keeps the stop string in the text"),
-    field("return_token_ids", &[False], "adds token IDs to the response"),
-    field("return_tokens", &[False], "adds token IDs to the response"),
+    field("return_tokens", &[False], "adds token IDs to the response; here it is 'return_token_ids'"),
     field("return_tokens_as_token_ids", &[False], "names tokens by their IDs"),
     field("return_hidden_states", &[False], "adds hidden states to the response"),
     field("n_probs", OFF, "adds probabilities; here it is 'logprobs'"),
@@ -178,26 +174,24 @@ const FIELDS: &[ForeignField] = &[
     field("t_max_predict_ms", &[Number(0.0), Number(-1.0)], "ends the text after a time"),
     field("vllm_xargs", &[Empty], "passes arguments to extensions"),
     // Limits of the output
-    limit("stop_token_ids", "ends the text at a token"),
     limit("stop_regex", "ends the text at a match"),
-    limit("bad_words", "forbids words"),
-    limit("banned_strings", "forbids texts"),
-    limit("custom_token_bans", "forbids tokens"),
-    limit("allowed_token_ids", "allows only some tokens"),
+    limit("banned_strings", "forbids texts; here it is 'bad_words', which forbids words"),
+    limit("custom_token_bans", "forbids tokens; here it is 'logit_bias'"),
     limit("logits_processors", "runs code on the logits"),
     limit("custom_logit_processor", "runs code on the logits"),
     limit("structural_tag", "prescribes the output between tags"),
     limit("guided_whitespace_pattern", "limits whitespace"),
     limit("grammar_triggers", "starts a grammar at a text"),
     ForeignField { neutral: OFF, ..limit("grammar_lazy", "starts a grammar at a text") },
-    ForeignField { neutral: OFF, ..limit("ban_eos_token", "forbids the end of the text; here it is 'ignore_eos'") },
 ];
 
-/// The fields that would change the output and that the request `T` does not have: refused, or their names. A field that
-/// limits the output is always refused. `is_idle`: whether a further field with this value changes nothing.
+/// The fields that would change the output and that the request `T` or its stream options do not have: refused, or their
+/// names. A field that limits the output is always refused. `is_idle`: whether a further field with this value changes
+/// nothing.
 pub fn left_out<T: PartialSchema>(
     unknown: UnknownFields,
     rest: &Map<String, Value>,
+    options: Option<&StreamOptions>,
     is_idle: impl Fn(&str, &Value) -> bool,
 ) -> Result<Vec<String>> {
     let changes_nothing = |name: &str, value: &Value| {
@@ -211,7 +205,11 @@ pub fn left_out<T: PartialSchema>(
             return Err(found.refusal());
         }
     }
-    unknown.left_out_unless::<T>(rest, changes_nothing)
+    let mut names = unknown.left_out_unless::<T>(rest, changes_nothing)?;
+    if let Some(options) = options {
+        names.append(&mut options.left_out(unknown)?);
+    }
+    Ok(names)
 }
 
 fn find(name: &str) -> Option<&'static ForeignField> {
@@ -226,7 +224,7 @@ impl ForeignField {
     fn refusal(&self) -> Error {
         let Self { name, purpose, .. } = self;
         let text = format!("'{name}', which {purpose}, is not supported by this server. Leave it out.");
-        Error::invalid(shorten(name), text)
+        Error::invalid(*name, text)
     }
 }
 

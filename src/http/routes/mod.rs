@@ -36,6 +36,7 @@ mod sampling_fields;
 pub mod sign_in;
 mod text_inputs;
 mod tokenization;
+mod tool_choice;
 mod truncation;
 mod usage;
 

@@ -9,7 +9,10 @@ use serde_json::{Map, Value};
 
 use crate::calls::sampling_request::SamplingRequest;
 use crate::display::shorten;
-use crate::engine::{MAX_STOP_BYTES, MAX_STOPS, SamplingRange};
+use crate::engine::{
+    MAX_ALLOWED_TOKENS, MAX_BAD_WORDS, MAX_LOGPROBS_PER_POSITION, MAX_STOP_BYTES, MAX_STOP_TOKENS, MAX_STOPS,
+    SamplingRange, TextOptions,
+};
 use crate::error::{Error, Result};
 use crate::http::unknown_fields::UnknownFields;
 use crate::service::json_fields::invalid_field;
@@ -40,8 +43,9 @@ macro_rules! with_sampling_fields {
             /// −2 to 2.
             presence_penalty: Option<f32>,
             /// Above 0 up to 10; 1 is off.
-            #[serde(alias = "repeat_penalty")]
             repetition_penalty: Option<f32>,
+            /// The same, as llama.cpp names it.
+            repeat_penalty: Option<f32>,
             /// The same seed and request give the same output.
             seed: Option<i64>,
             /// One string, or up to 16; empty ones are ignored.
@@ -50,6 +54,22 @@ macro_rules! with_sampling_fields {
             min_tokens: Option<u32>,
             /// Continue past the model's end-of-sequence token.
             ignore_eos: Option<bool>,
+            /// The same, as some front ends name it.
+            ban_eos_token: Option<bool>,
+            /// Tokens that end the text, at most 128.
+            stop_token_ids: Option<Vec<u32>>,
+            /// Words that are not generated, at most 128.
+            bad_words: Option<Vec<String>>,
+            /// The only tokens that are generated, at most 1,024; empty: all.
+            allowed_token_ids: Option<Vec<u32>>,
+            /// Whether the stop string, or the token of `stop_token_ids`, stays at the end of the text.
+            include_stop_str_in_output: Option<bool>,
+            /// The same, as SGLang names it.
+            no_stop_trim: Option<bool>,
+            /// Whether special tokens are left out of the text; true if absent.
+            skip_special_tokens: Option<bool>,
+            /// Whether the response has the token IDs of the prompt and of each choice.
+            return_token_ids: Option<bool>,
             /// Token id → −100 to 100. Also a list of pairs.
             #[schema(value_type = Option<Object>)]
             logit_bias: Option<$crate::http::routes::sampling_fields::LogitBias>,
@@ -71,12 +91,20 @@ macro_rules! with_sampling_fields {
                     typical_p: self.typical_p,
                     frequency_penalty: self.frequency_penalty,
                     presence_penalty: self.presence_penalty,
-                    repetition_penalty: self.repetition_penalty,
+                    repetition_penalty: self.repetition_penalty.or(self.repeat_penalty),
                     seed: self.seed,
                     stop: self.stop.take(),
                     min_tokens: self.min_tokens,
-                    ignore_eos: self.ignore_eos,
+                    ignore_eos: self.ignore_eos.or(self.ban_eos_token),
                     logit_bias: self.logit_bias.take(),
+                    stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
+                    bad_words: self.bad_words.take().unwrap_or_default(),
+                    allowed_token_ids: self.allowed_token_ids.take().unwrap_or_default(),
+                    text: $crate::engine::TextOptions {
+                        keeps_stop: self.include_stop_str_in_output == Some(true) || self.no_stop_trim == Some(true),
+                        keeps_special_tokens: self.skip_special_tokens == Some(false),
+                        has_token_ids: self.return_token_ids == Some(true),
+                    },
                 }
             }
         }
@@ -102,6 +130,10 @@ pub struct SamplingFields {
     pub min_tokens: Option<u32>,
     pub ignore_eos: Option<bool>,
     pub logit_bias: Option<LogitBias>,
+    pub stop_token_ids: Vec<u32>,
+    pub bad_words: Vec<String>,
+    pub allowed_token_ids: Vec<u32>,
+    pub text: TextOptions,
 }
 
 /// The shared fields, checked.
@@ -199,6 +231,10 @@ impl SamplingFields {
             presence_penalty: number(SamplingRange::PRESENCE_PENALTY, self.presence_penalty)?,
             repetition_penalty: number(SamplingRange::REPETITION_PENALTY, self.repetition_penalty)?,
             logit_bias: biases(self.logit_bias.as_ref())?,
+            allowed_token_ids: at_most("allowed_token_ids", self.allowed_token_ids, MAX_ALLOWED_TOKENS)?,
+            bad_words: check_words("bad_words", self.bad_words, MAX_BAD_WORDS)?,
+            stop_token_ids: at_most("stop_token_ids", self.stop_token_ids, MAX_STOP_TOKENS)?,
+            text: self.text,
             min_tokens: self.min_tokens,
             ignore_eos: self.ignore_eos,
         };
@@ -285,17 +321,50 @@ fn stop(given: Option<Stop>) -> Result<Option<Vec<String>>> {
     given.map(|stop| check_stops("stop", texts(stop))).transpose()
 }
 
-/// Checks the number and the lengths of stop strings. Clients send an empty one for none.
-pub fn check_stops(field: &str, mut stops: Vec<String>) -> Result<Vec<String>> {
-    if let Some(index) = stops.iter().position(|text| text.len() > MAX_STOP_BYTES) {
+/// Checks the number and the lengths of stop strings.
+pub fn check_stops(field: &str, stops: Vec<String>) -> Result<Vec<String>> {
+    check_words(field, stops, MAX_STOPS)
+}
+
+/// Checks the number and the lengths of short texts. Clients send an empty one for none.
+fn check_words(field: &str, mut words: Vec<String>, max: usize) -> Result<Vec<String>> {
+    if let Some(index) = words.iter().position(|text| text.len() > MAX_STOP_BYTES) {
         let field = format!("{field}[{index}]");
         let message = format!("'{field}' is longer than {MAX_STOP_BYTES} bytes. Shorten it.");
         return Err(Error::invalid(field, message));
     }
-    stops.retain(|text| !text.is_empty());
-    if stops.len() > MAX_STOPS {
-        let text = format!("'{field}' has {} strings; at most {MAX_STOPS} are allowed.", stops.len());
-        return Err(Error::invalid(field, text));
+    words.retain(|text| !text.is_empty());
+    match words.len() > max {
+        true => {
+            let text = format!("'{field}' has {} strings; at most {max} are allowed.", words.len());
+            Err(Error::invalid(field, text))
+        }
+        false => Ok(words),
     }
-    Ok(stops)
+}
+
+fn at_most(field: &str, ids: Vec<u32>, max: usize) -> Result<Vec<u32>> {
+    match ids.len() > max {
+        true => {
+            let text = format!("'{field}' has {} tokens; at most {max} are allowed.", ids.len());
+            Err(Error::invalid(field, text))
+        }
+        false => Ok(ids),
+    }
+}
+
+/// Refuses more log-probabilities than a response may have. `choices`: of all prompts. `field`: what sets the number of
+/// alternatives of a token, which is `top`.
+pub fn check_logprobs(choices: u32, field: &str, top: Option<u8>) -> Result<()> {
+    let Some(top) = top else { return Ok(()) };
+    let max = MAX_LOGPROBS_PER_POSITION / (1 + u32::from(top));
+    match choices > max {
+        true => {
+            let text = format!(
+                "'n' asks for {choices} choices in all; with log-probabilities of {top} alternatives of each token ('{field}'), at most {max} are allowed. Lower one of them."
+            );
+            Err(Error::invalid("n", text))
+        }
+        false => Ok(()),
+    }
 }

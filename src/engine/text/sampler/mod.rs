@@ -1,15 +1,20 @@
 //! Samples the next token from logits.
 //!
-//! The order: bias and bans, penalties, temperature, `top_k`, `min_p`, `typical_p`, `top_p`. Each filter applies to the result of
-//! the one before, with probabilities renormalised. The generator is ChaCha8 with the request's seed and one stream per
-//! choice: the same logits give the same tokens.
+//! The order: allowed tokens, bias and bans, penalties, temperature, `top_k`, `min_p`, `typical_p`, `top_p`. Each filter
+//! applies to the result of the one before, with probabilities renormalised. The generator is ChaCha8 with the request's
+//! seed and one stream per choice: the same logits give the same tokens.
 
+mod bad_words;
 pub mod range;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use crate::engine::settings::{MAX_ALLOWED_TOKENS, MAX_BAD_WORDS, MAX_STOP_TOKENS};
+use bad_words::BadWords;
 
 /// Sampling parameters.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,9 +37,15 @@ pub struct Sampling {
     pub seed: u64,
     /// Added to logits; -100 or less bans the token, whatever its logit.
     pub logit_bias: Vec<(u32, f32)>,
-    /// End-of-sequence tokens are banned before this many tokens.
+    /// The only tokens that may be sampled; empty: all.
+    pub allowed_tokens: Arc<[u32]>,
+    /// Words that are not generated, each as the tokens that it consists of. A word may be in the list in several forms.
+    pub bad_words: Arc<[Vec<u32>]>,
+    /// Tokens that end a choice like the end-of-sequence tokens, also with `ignore_eos`.
+    pub stop_tokens: Arc<[u32]>,
+    /// The tokens that end a choice are banned before this many tokens.
     pub min_tokens: u32,
-    /// End-of-sequence tokens are banned.
+    /// End-of-sequence tokens are banned, except those in `stop_tokens`.
     pub ignore_eos: bool,
 }
 
@@ -51,6 +62,9 @@ impl Default for Sampling {
             repetition_penalty: 1.,
             seed: 0,
             logit_bias: Vec::new(),
+            allowed_tokens: Arc::default(),
+            bad_words: Arc::default(),
+            stop_tokens: Arc::default(),
             min_tokens: 0,
             ignore_eos: false,
         }
@@ -76,11 +90,24 @@ impl Sampling {
                 return Err(format!("logit_bias names token {id}; the vocabulary has {vocabulary} tokens"));
             }
         }
+        let known =
+            |tokens: &[u32], max: usize| tokens.len() <= max && tokens.iter().all(|id| (*id as usize) < vocabulary);
+        if !known(&self.allowed_tokens, MAX_ALLOWED_TOKENS) || !known(&self.stop_tokens, MAX_STOP_TOKENS) {
+            return Err(format!(
+                "at most {MAX_ALLOWED_TOKENS} allowed tokens and {MAX_STOP_TOKENS} stop tokens are possible, of a vocabulary with {vocabulary} tokens"
+            ));
+        }
+        let is_word = |word: &Vec<u32>| !word.is_empty() && known(word, usize::MAX);
+        if self.bad_words.len() > MAX_BAD_WORDS * WORD_FORMS || !self.bad_words.iter().all(is_word) {
+            return Err(format!("at most {MAX_BAD_WORDS} bad words are possible, and each must have tokens"));
+        }
         Ok(())
     }
 }
 
 const BAN: f32 = -100.;
+/// A bad word is banned with a space before it and without.
+const WORD_FORMS: usize = 2;
 
 /// The sampler of one choice.
 #[derive(Debug)]
@@ -89,6 +116,7 @@ pub struct Sampler {
     random: ChaCha8Rng,
     prompt: HashSet<u32>,
     generated: HashMap<u32, u32>,
+    bad_words: BadWords,
     count: u32,
 }
 
@@ -101,7 +129,8 @@ impl Sampler {
         random.set_stream(u64::from(choice));
         let remember = settings.repetition_penalty != 1.;
         let prompt = if remember { prompt.iter().copied().collect() } else { HashSet::new() };
-        Self { settings, random, prompt, generated: HashMap::new(), count: 0 }
+        let bad_words = BadWords::new(Arc::clone(&settings.bad_words));
+        Self { settings, random, prompt, generated: HashMap::new(), bad_words, count: 0 }
     }
 
     /// Samples the next token. `None` if no token can be sampled: all are banned or NaN. `logits` (`[vocabulary]`)
@@ -110,12 +139,21 @@ impl Sampler {
         self.adjust(logits, eos_tokens);
         let id = if self.settings.temperature == 0. { greedy(logits)? } else { self.draw(logits)? };
         *self.generated.entry(id).or_default() += 1;
+        self.bad_words.push(id);
         self.count += 1;
         Some(id)
     }
 
+    /// Whether a token ends the choice.
+    pub fn ends_with(&self, id: u32, eos_tokens: &HashSet<u32>) -> bool {
+        eos_tokens.contains(&id) || self.settings.stop_tokens.contains(&id)
+    }
+
     fn adjust(&self, logits: &mut [f32], eos_tokens: &HashSet<u32>) {
         let settings = &self.settings;
+        if !settings.allowed_tokens.is_empty() {
+            keep_only(logits, &settings.allowed_tokens);
+        }
         let mut change = |id: u32, change: &dyn Fn(f32) -> f32| {
             if let Some(logit) = logits.get_mut(id as usize) {
                 *logit = change(*logit);
@@ -124,8 +162,12 @@ impl Sampler {
         for &(id, bias) in &settings.logit_bias {
             change(id, &|logit| if bias <= BAN { f32::NEG_INFINITY } else { logit + bias });
         }
-        if settings.ignore_eos || self.count < settings.min_tokens {
-            eos_tokens.iter().for_each(|&id| change(id, &|_| f32::NEG_INFINITY));
+        let mut ban = |id: u32| change(id, &|_| f32::NEG_INFINITY);
+        self.bad_words.banned().for_each(&mut ban);
+        if self.count < settings.min_tokens {
+            eos_tokens.iter().chain(&*settings.stop_tokens).for_each(|&id| ban(id));
+        } else if settings.ignore_eos {
+            eos_tokens.iter().filter(|id| !settings.stop_tokens.contains(id)).for_each(|&id| ban(id));
         }
         let penalty = settings.repetition_penalty;
         if penalty != 1. {
@@ -170,6 +212,17 @@ impl Sampler {
         }
         candidates.retain(|candidate| candidate.1 >= self.settings.min_p);
         Some(candidates)
+    }
+}
+
+/// Bans all tokens but the allowed ones.
+fn keep_only(logits: &mut [f32], allowed: &[u32]) {
+    let kept: Vec<Candidate> = allowed.iter().filter_map(|&id| Some((id, *logits.get(id as usize)?))).collect();
+    logits.fill(f32::NEG_INFINITY);
+    for (id, logit) in kept {
+        if let Some(slot) = logits.get_mut(id as usize) {
+            *slot = logit;
+        }
     }
 }
 

@@ -9,9 +9,9 @@ use utoipa::ToSchema;
 
 use crate::calls::dialect::Dialect;
 use crate::calls::output_spec::{AllowedTools, OutputRequest, ToolChoice as Choice};
-use crate::display::shorten;
 use crate::engine::TextFormat;
 use crate::error::{Error, Result};
+use crate::http::routes::tool_choice::{allowed_mode, mode};
 use crate::service::json_fields::{invalid_field, known, name, object, optional};
 
 /// `text`: anything. `json_object`: any JSON object, or with `schema` one that matches it. `json_schema`: JSON that matches the
@@ -170,7 +170,7 @@ fn schema(fields: &Map<String, Value>) -> Result<TextFormat> {
 
 fn tool_choice(choice: &Value) -> Result<(Choice, Option<AllowedTools>)> {
     match choice {
-        Value::String(text) => Ok((mode("tool_choice", text)?, None)),
+        Value::String(text) => Ok((mode("tool_choice", text, CHOICES)?, None)),
         Value::Object(fields) => match fields.get("type").and_then(Value::as_str) {
             Some("function") => {
                 known("tool_choice", fields, &["type", "function"], is_null)?;
@@ -183,15 +183,6 @@ fn tool_choice(choice: &Value) -> Result<(Choice, Option<AllowedTools>)> {
             _ => invalid_field("tool_choice", &format!("must be {CHOICES}")),
         },
         _ => invalid_field("tool_choice", &format!("must be {CHOICES}")),
-    }
-}
-
-fn mode(field: &str, mode: &str) -> Result<Choice> {
-    match mode {
-        "auto" => Ok(Choice::Auto),
-        "none" => Ok(Choice::None),
-        "required" => Ok(Choice::Required),
-        other => invalid_field(field, &format!("is '{}'. It must be {CHOICES}", shorten(other))),
     }
 }
 
@@ -222,8 +213,7 @@ fn allowed_tools(choice: &Map<String, Value>) -> Result<(Choice, Option<AllowedT
         .map(str::to_owned)
     };
     let names = tools.iter().enumerate().map(tool_name).collect::<Result<_>>()?;
-    let mode = mode(&format!("{path}.mode"), inner.get("mode").and_then(Value::as_str).unwrap_or("auto"))?;
-    Ok((mode, Some(AllowedTools { names, field })))
+    Ok((allowed_mode(path, inner)?, Some(AllowedTools { names, field })))
 }
 
 /// Null fields count as absent.

@@ -15,7 +15,9 @@ use crate::http::routes::foreign_fields::left_out;
 use crate::http::routes::message_schema::{self, Message};
 use crate::http::routes::prompt_fields::PromptFields;
 use crate::http::routes::prompt_logprobs;
-use crate::http::routes::sampling_fields::{CheckedSampling, StreamOptions, limit, with_sampling_fields, within};
+use crate::http::routes::sampling_fields::{
+    CheckedSampling, StreamOptions, check_logprobs, limit, with_sampling_fields, within,
+};
 use crate::http::routes::truncation::Truncation;
 use crate::http::unknown_fields::UnknownFields;
 use crate::service::chat_completions::check_metadata;
@@ -36,7 +38,7 @@ with_sampling_fields! {
         agent_id: Option<String>,
         /// What happens if the conversation is too long; absent: the agent's setting, else `disabled`.
         truncation: Option<Truncation>,
-        /// Number of choices, 1–16.
+        /// Number of choices, 1–128; fewer with `top_logprobs`: `n` × (`top_logprobs` + 1) may be 336.
         n: Option<u32>,
         /// Whether the completion is stored for 30 days, with the messages of the request; false if absent.
         store: Option<bool>,
@@ -136,10 +138,7 @@ pub struct CheckedRequest {
 impl ChatRequest {
     /// Validates each field; the module `calls` checks what depends on the model.
     pub fn check(mut self, if_match: Option<IfMatch>, unknown: UnknownFields) -> Result<CheckedRequest> {
-        let mut ignored = left_out::<Self>(unknown, &self.rest, is_idle)?;
-        if let Some(options) = &self.stream_options {
-            ignored.append(&mut options.left_out(unknown)?);
-        }
+        let ignored = left_out::<Self>(unknown, &self.rest, self.stream_options.as_ref(), is_idle)?;
         let max_tokens = self.max_tokens()?;
         let CheckedSampling { sampling, seed, stop, stream } =
             self.sampling_fields().check(max_tokens, self.prompt_logprobs.is_some())?;
@@ -147,6 +146,7 @@ impl ChatRequest {
         within("n", choices, 1, MAX_CHOICES)?;
         let logprobs = self.logprobs()?;
         let prompt_logprobs = prompt_logprobs::check(self.prompt_logprobs, stream.is_some())?;
+        check_logprobs(choices, "top_logprobs", logprobs)?;
         let guided = GuidedFields {
             guided_json: self.guided_json.take(),
             guided_regex: self.guided_regex.take(),

@@ -1,5 +1,7 @@
 //! OpenAI's response format, complete and in chunks.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use super::conversation_fields::{self, ConversationRef};
@@ -22,6 +24,10 @@ pub struct Completion {
     /// Present if it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_logprobs: Option<PromptLogprobs>,
+    /// Present with `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<u32>>)]
+    prompt_token_ids: Option<Arc<[u32]>>,
     /// Present if `conversation_id` was sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     conversation: Option<ConversationRef>,
@@ -35,6 +41,9 @@ struct WholeChoice {
     index: usize,
     message: AssistantMessage,
     logprobs: Option<Logprobs>,
+    /// All generated tokens, also those without text. Present with `return_token_ids`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    token_ids: Vec<u32>,
     finish_reason: &'static str,
 }
 
@@ -99,6 +108,9 @@ pub struct Chunk<'a> {
     pub model: &'a str,
     pub system_fingerprint: Option<&'a str>,
     pub choices: Vec<ChunkChoice<'a>>,
+    /// In the first chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Arc<[u32]>>,
     /// Outer `None` leaves the field out; inner `None` is the null that `include_usage` requires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<UsageBody>>,
@@ -114,6 +126,8 @@ pub struct ChunkChoice<'a> {
     pub index: u32,
     pub delta: Delta<'a>,
     pub logprobs: Option<Logprobs>,
+    #[serde(skip_serializing_if = "<[u32]>::is_empty")]
+    pub token_ids: &'a [u32],
     pub finish_reason: Option<&'static str>,
 }
 
@@ -166,6 +180,7 @@ pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
             tool_calls: tool_calls(running, index, choice.calls),
         },
         logprobs: logprobs(&choice.tokens, running.logprobs),
+        token_ids: choice.token_ids,
         finish_reason: choice.ending.map_or("stop", finish_reason),
     };
     Completion {
@@ -175,6 +190,7 @@ pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
         usage: running.usage().into(),
         system_fingerprint: running.system_fingerprint().map(str::to_owned),
         prompt_logprobs,
+        prompt_token_ids: running.prompt_token_ids.clone(),
         conversation: conversation_fields::conversation(running),
         truncated_messages: running.truncated,
     }

@@ -37,14 +37,18 @@ impl EventSource for ChatEvents {
             && delta.reasoning.is_empty()
             && delta.text.is_empty()
             && delta.calls.is_empty()
-            && delta.tokens.is_empty();
-        let delta_choice = (!is_empty).then(|| sse::data(&self.chunk(vec![self.delta_choice(delta, first)])));
+            && delta.tokens.is_empty()
+            && delta.token_ids.is_empty();
+        let prompt_token_ids = self.running.prompt_token_ids.take();
+        let chunk = |choice| Chunk { prompt_token_ids, ..self.chunk(vec![choice]) };
+        let delta_choice = (!is_empty).then(|| sse::data(&chunk(self.delta_choice(delta, first))));
         let Some(ending) = delta.end else { return delta_choice };
         // OpenAI ends a choice with a separate chunk whose delta is empty.
         let last = ChunkChoice {
             index: delta.choice,
             delta: Delta::default(),
             logprobs: None,
+            token_ids: &[],
             finish_reason: Some(finish_reason(ending)),
         };
         let close = sse::data(&self.chunk(vec![last]));
@@ -83,6 +87,7 @@ impl ChatEvents {
                 tool_calls: call_deltas(&self.running, delta.choice, &delta.calls),
             },
             logprobs: logprobs(&delta.tokens, self.running.logprobs && !delta.tokens.is_empty()),
+            token_ids: &delta.token_ids,
             finish_reason: None,
         }
     }
@@ -95,6 +100,7 @@ impl ChatEvents {
             model: &self.running.model,
             system_fingerprint: self.running.system_fingerprint(),
             choices,
+            prompt_token_ids: None,
             usage: self.options.usage_so_far(|| self.running.usage().into()),
             conversation: None,
             truncated_messages: None,

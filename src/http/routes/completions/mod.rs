@@ -52,6 +52,6 @@ async fn respond(
     }
     let choices = running.whole().await?;
     let head = Head { id: running.id, object: "text_completion", state: None };
-    let reply = caller.reply(head, response::completion(&running, choices))?;
+    let reply = caller.reply(head, response::completion(&mut running, choices))?;
     Ok(with_lists(reply, &checked.ignored, &[]))
 }

@@ -10,7 +10,9 @@ use crate::engine::{MAX_CHOICES, MAX_TOP_LOGPROBS};
 use crate::error::{Error, Result};
 use crate::http::routes::foreign_fields::left_out;
 use crate::http::routes::prompt_logprobs;
-use crate::http::routes::sampling_fields::{CheckedSampling, StreamOptions, limit, with_sampling_fields, within};
+use crate::http::routes::sampling_fields::{
+    CheckedSampling, StreamOptions, check_logprobs, limit, with_sampling_fields, within,
+};
 use crate::http::routes::text_inputs::{TextInputs, check_count};
 use crate::http::unknown_fields::UnknownFields;
 
@@ -19,13 +21,13 @@ with_sampling_fields! {
     pub struct CompletionRequest {
         /// Id of an installed model.
         model: String,
-        /// Texts, or token ids of the model: one, or an array. At most 16 completions (`n` of each prompt) in all. Special
+        /// Texts, or token ids of the model: one, or an array. At most 128 completions (`n` of each prompt) in all. Special
         /// tokens in texts are parsed, unless `suffix` is sent.
         #[schema(value_type = Vec<String>)]
         prompt: TextInputs,
         /// The text after the completion, for models that were trained to fill in the middle. Only with texts as prompts.
         suffix: Option<String>,
-        /// Number of completions of each prompt, 1–16.
+        /// Number of completions of each prompt, 1–128; fewer with `logprobs`: completions × (`logprobs` + 1) may be 336.
         n: Option<u32>,
         /// Only 1 or the value of `n`: all completions are returned.
         best_of: Option<u32>,
@@ -53,10 +55,7 @@ pub struct CheckedRequest {
 impl CompletionRequest {
     /// Validates each field; the module `calls` checks what depends on the model.
     pub fn check(mut self, unknown: UnknownFields) -> Result<CheckedRequest> {
-        let mut ignored = left_out::<Self>(unknown, &self.rest, |_, _| false)?;
-        if let Some(options) = &self.stream_options {
-            ignored.append(&mut options.left_out(unknown)?);
-        }
+        let ignored = left_out::<Self>(unknown, &self.rest, self.stream_options.as_ref(), |_, _| false)?;
         let max_tokens = limit("max_tokens", self.max_tokens)?;
         let default_max_tokens = self.max_tokens.is_none().then_some(DEFAULT_MAX_TOKENS);
         let checked_limit = max_tokens.or(default_max_tokens.map(|count| (count, "max_tokens")));
@@ -67,6 +66,7 @@ impl CompletionRequest {
         let prompt_logprobs = prompt_logprobs::check(self.prompt_logprobs, stream.is_some())?;
         let (prompts, single) = self.prompt.into_list();
         check_prompts(&prompts, choices)?;
+        check_logprobs(choices * u32::try_from(prompts.len()).unwrap_or(u32::MAX), "logprobs", logprobs)?;
         let suffix = self.suffix.filter(|suffix| !suffix.is_empty());
         if suffix.is_some() && prompts.iter().any(|prompt| matches!(prompt, TextInput::Tokens(_))) {
             let text = "'suffix' needs prompts that are texts, but 'prompt' has token ids. Send texts, or write the model's fill-in-the-middle tokens into 'prompt' and leave 'suffix' out.";

@@ -1,6 +1,7 @@
 //! OpenAI's response format for text completions, complete and in chunks.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -30,6 +31,13 @@ pub struct TextChoice {
     /// Present if it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_logprobs: Option<PromptLogprobs>,
+    /// Present with `return_token_ids`, in a stream with the first chunk of the choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<u32>>)]
+    pub prompt_token_ids: Option<Arc<[u32]>>,
+    /// All generated tokens, also those without text. Present with `return_token_ids`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub token_ids: Vec<u32>,
     pub finish_reason: Option<&'static str>,
 }
 
@@ -115,7 +123,7 @@ fn length_in(rest: &[u8], token: &PromptToken) -> usize {
 }
 
 /// Body of a complete response.
-pub fn completion(running: &RunningCompletion, choices: Vec<Choice>) -> TextCompletion {
+pub fn completion(running: &mut RunningCompletion, choices: Vec<Choice>) -> TextCompletion {
     let choice = |(index, choice): (u32, Choice)| TextChoice {
         logprobs: running.logprobs.map(|top| {
             let mut offset = TextOffset::default();
@@ -128,13 +136,16 @@ pub fn completion(running: &RunningCompletion, choices: Vec<Choice>) -> TextComp
             .zip(choice.prompt.as_deref())
             .map(|(top, tokens)| prompt_logprobs::body(tokens, top)),
         text: choice.text,
+        prompt_token_ids: running.take_prompt_token_ids(index),
+        token_ids: choice.token_ids,
         index,
         finish_reason: Some(choice.ending.map_or("stop", finish_reason)),
     };
+    let choices = (0..).zip(choices).map(choice).collect();
     TextCompletion {
         created: running.created.as_seconds(),
         model: running.model.clone(),
-        choices: (0..).zip(choices).map(choice).collect(),
+        choices,
         usage: running.usage().into(),
         system_fingerprint: running.system_fingerprint().map(str::to_owned),
     }

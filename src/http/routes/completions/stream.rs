@@ -32,7 +32,7 @@ impl EventSource for CompletionEvents {
     }
 
     fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
-        if delta.text.is_empty() && delta.tokens.is_empty() && delta.end.is_none() {
+        if delta.text.is_empty() && delta.tokens.is_empty() && delta.token_ids.is_empty() && delta.end.is_none() {
             return None;
         }
         let has_tokens = !delta.tokens.is_empty() || delta.prompt.is_some();
@@ -47,6 +47,8 @@ impl EventSource for CompletionEvents {
             index: delta.choice,
             logprobs: lists,
             prompt_logprobs: None,
+            prompt_token_ids: self.running.take_prompt_token_ids(delta.choice),
+            token_ids: delta.token_ids.clone(),
             finish_reason: delta.end.map(finish_reason),
         };
         Some(sse::data(&self.chunk(vec![choice])))

@@ -125,7 +125,8 @@ impl GenerateRequest {
 
     /// A prompt through the chat template.
     fn chat(self, options: Options, logprobs: Option<u8>) -> Result<ChatCall> {
-        let Options { sampling, seed, stop, max_tokens, context: num_ctx } = options;
+        let Options { mut sampling, seed, stop, max_tokens, context: num_ctx } = options;
+        sampling.text.has_token_ids = true;
         let variables = think(self.think.as_ref())?;
         let system = self.system.filter(|system| !system.is_empty()).map(|system| Message::new("system", system));
         let prompt = Message::new("user", self.prompt.unwrap_or_default());

@@ -59,7 +59,7 @@ impl<C: RunningText + 'static, T: Content> EventSource for Lines<C, T> {
 
     fn event(&mut self, delta: &TextDelta) -> Option<Bytes> {
         self.ending = delta.end.unwrap_or(self.ending);
-        self.ids.extend(&delta.ids);
+        self.ids.extend(&delta.token_ids);
         let calls = self.calls.add(delta);
         if delta.reasoning.is_empty() && delta.text.is_empty() && calls.is_empty() && delta.tokens.is_empty() {
             return None;

@@ -237,10 +237,11 @@ impl Head {
         running: &impl RunningText,
         includes_logprobs: bool,
     ) -> Body<T> {
-        let Choice { reasoning, text, calls, tokens, ids, ending } = choices.into_iter().next().unwrap_or_default();
+        let Choice { reasoning, text, calls, tokens, token_ids, ending, .. } =
+            choices.into_iter().next().unwrap_or_default();
         let calls =
             call_ids.map(|ids| (0..).zip(calls).map(|(index, call)| ToolCallBody::new(ids, index, call)).collect());
-        let context = context(running, &ids);
+        let context = context(running, &token_ids);
         let parts = Parts { thinking: reasoning, text, calls: calls.unwrap_or_default(), context };
         let body = self.complete(parts, ending.unwrap_or(FinishReason::Stop), running);
         let tokens = tokens.iter().filter(|_| includes_logprobs);

@@ -10,6 +10,7 @@ use crate::calls::output_spec::{AllowedTools, OutputRequest, ToolChoice};
 use crate::display::shorten;
 use crate::engine::TextFormat;
 use crate::error::Result;
+use crate::http::routes::tool_choice::{allowed_mode, mode};
 use crate::service::json_fields::{invalid_field, name, object, optional};
 
 /// The fields of a function that a response repeats, null if absent.
@@ -117,14 +118,8 @@ fn function(field: &str, tool: &Map<String, Value>) -> Result<(String, Value)> {
 
 /// The field `tool_choice`.
 fn tool_choice(choice: &Value, callable: &[Callable]) -> Result<(ToolChoice, Option<AllowedTools>)> {
-    let mode = |field: &str, mode: &str| match mode {
-        "auto" => Ok(ToolChoice::Auto),
-        "none" => Ok(ToolChoice::None),
-        "required" => Ok(ToolChoice::Required),
-        other => invalid_field(field, &format!("is '{}'. It must be {CHOICES}", shorten(other))),
-    };
     if let Some(text) = choice.as_str() {
-        return Ok((mode("tool_choice", text)?, None));
+        return Ok((mode("tool_choice", text, CHOICES)?, None));
     }
     let fields = object("tool_choice", Some(choice))?;
     match fields.get("type").and_then(Value::as_str) {
@@ -144,8 +139,7 @@ fn tool_choice(choice: &Value, callable: &[Callable]) -> Result<(ToolChoice, Opt
             };
             let name = |tool: &Value| tool.get("name").and_then(Value::as_str).map(str::to_owned);
             let allowed = AllowedTools { names: allowed.iter().filter_map(name).collect(), field: "tool_choice.tools" };
-            let mode = mode("tool_choice.mode", fields.get("mode").and_then(Value::as_str).unwrap_or("auto"))?;
-            Ok((mode, Some(allowed)))
+            Ok((allowed_mode("tool_choice", fields)?, Some(allowed)))
         }
         Some(other) => {
             let text = format!("is '{}', a tool that this server does not have. It must be {CHOICES}", shorten(other));
