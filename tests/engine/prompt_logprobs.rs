@@ -94,8 +94,9 @@ async fn a_cached_prompt_is_computed_again_for_its_log_probabilities() {
 
 #[tokio::test]
 async fn preempted_prompts_have_the_same_log_probabilities() {
-    let rig = with_kv_blocks(24, |_| ());
-    let generating = |at| GenerationRequest { max_tokens: 120, ..scored(prompt(at, 90)) };
+    // 19 blocks each at the end: two fit, four do not.
+    let rig = with_kv_blocks(40, |_| ());
+    let generating = |at| GenerationRequest { max_tokens: 200, ..scored(prompt(at, 90)) };
     let mut alone = Vec::new();
     for at in 0..4 {
         alone.push(run(&rig, generating(at)).await);
