@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::dialect::Dialect;
 use super::errors;
 use super::generation::{RunningGeneration, RunningText, TextGeneration, UpstreamPrompt};
+use super::model_name;
 use super::prompt_length::{PromptLength, check_estimate, completion_limit};
 use super::prompt_logprobs::PromptLogprobsRequest;
 use super::sampling_request::SamplingRequest;
@@ -15,7 +16,8 @@ use super::upstream::request_fields::TextParameters;
 use super::upstream::response_limits::TextLimits;
 use crate::clock_rng::Timestamp;
 use crate::engine::{
-    Engine, GenerationDefaults, GenerationRequest, Prompt, SpecialTokenOptions, TextDelta, TextModel, TokenizeLimits,
+    Engine, GenerationDefaults, GenerationRequest, InfillFile, InfillTexts, ModelInfo, ModelKind, Prompt,
+    SpecialTokenOptions, TextDelta, TextModel, TokenizeLimits,
 };
 use crate::error::{Error, Result};
 use crate::ids::TextCompletionId;
@@ -33,13 +35,14 @@ pub struct Completions {
 
 /// A request; `http` has validated each field on its own.
 pub struct CompletionCall {
-    pub model: String,
+    /// `None`: the only model that can be meant.
+    pub model: Option<String>,
     /// At least one.
     pub prompts: Vec<TextInput>,
     /// Whether `prompt` was one prompt rather than a list, for error messages.
     pub single: bool,
-    /// The text after the completion. Only with prompts that are texts.
-    pub suffix: Option<String>,
+    /// What the completion is put into. Only with prompts that are texts; each is the text before the gap.
+    pub gap: Option<Gap>,
     /// Number of completions of each prompt.
     pub choices: u32,
     /// Max tokens of a completion and the name of the field that set it, for error messages; `None`: the default, or fewer if
@@ -61,6 +64,19 @@ pub struct CompletionCall {
     pub dialect: Dialect,
 }
 
+/// A gap in a text.
+#[derive(Clone, Debug, Default)]
+pub struct Gap {
+    /// The text after it.
+    pub suffix: String,
+    /// Other files that help the model, the most important last.
+    pub files: Vec<InfillFile>,
+    /// How the completion begins, which is a part of the prompt.
+    pub middle: String,
+    /// Whether a prompt that does not fit into the context is cut instead of refused.
+    pub is_cut: bool,
+}
+
 /// A running completion. Dropping it cancels the work.
 pub struct RunningCompletion {
     pub id: TextCompletionId,
@@ -70,6 +86,10 @@ pub struct RunningCompletion {
     pub logprobs: Option<u8>,
     /// Like `logprobs`, of the prompt's tokens.
     pub prompt_logprobs: Option<u8>,
+    /// The stop strings that end it.
+    pub stop: Vec<String>,
+    /// Whether a prompt was cut.
+    pub is_cut: bool,
     generation: RunningGeneration,
     /// The prompt of each choice, if token IDs are requested, until it is returned.
     prompt_token_ids: Vec<Option<Arc<[u32]>>>,
@@ -83,15 +103,27 @@ pub struct RunningCompletion {
 struct Prompts {
     inputs: Vec<TextInput>,
     single: bool,
-    suffix: Option<String>,
+    gap: Option<Gap>,
+    /// Max tokens of a completion, if they are set.
+    max_tokens: Option<u32>,
     dialect: Dialect,
 }
 
 /// A tokenised prompt.
 struct TokenizedPrompt {
     tokens: Prompt,
+    /// Whether it was cut.
+    is_cut: bool,
     /// Its text, if the completion begins with it.
     echo: Option<Arc<str>>,
+}
+
+impl Gap {
+    /// The size of its texts.
+    fn bytes(&self) -> usize {
+        let files: usize = self.files.iter().map(|file| file.name.len() + file.text.len()).sum();
+        self.suffix.len() + self.middle.len() + files
+    }
 }
 
 impl CompletionCall {
@@ -122,23 +154,25 @@ impl Completions {
         mut call: CompletionCall,
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningCompletion> {
-        let defaults = self.generation.engine.models().generation_defaults(&call.model);
-        self.generation.resolve_alias(access, &mut call.model).await?;
+        let is_meant = if call.gap.is_some() { fills_gaps } else { completes };
+        let mut name = model_name::or_only(&self.generation.engine, access, call.model.take(), is_meant).await?;
+        let defaults = self.generation.engine.models().generation_defaults(&name);
+        self.generation.resolve_alias(access, &mut name).await?;
         call.fill_in(&defaults);
-        if let Some(model) = self.generation.upstream_model(access, &call.model).await? {
+        if let Some(model) = self.generation.upstream_model(access, &name).await? {
             return self.start_upstream(access, &model, call, recorder).await;
         }
         let TextGeneration { engine, clock_rng, .. } = &self.generation;
         let (dialect, prompt_logprobs) = (call.dialect, call.of_prompt());
-        let prompts = Prompts { inputs: call.prompts, single: call.single, suffix: call.suffix, dialect };
-        if let Some(model) = self.generation.admit(access, &call.model, &recorder).await? {
+        let max_tokens = call.max_tokens.map(|(count, _)| count).or(call.default_max_tokens);
+        let prompts = Prompts { inputs: call.prompts, single: call.single, gap: call.gap, max_tokens, dialect };
+        if let Some(model) = self.generation.admit(access, &name, &recorder).await? {
             prompts.check_estimates(engine, &model, &recorder).await?;
         }
         let (bytes, single, echo) = (prompts.bytes(), prompts.single, call.echo);
-        let (bound_by, name) = (engine.clone(), call.model.as_str());
-        let prepared = self.generation.prepare_with(access, name, bytes, move |model, bound| {
-            let bound = bound.with_max_tokens(bound_by.positions(model) as usize);
-            prompts.tokenise(model, echo, &bound)
+        let bound_by = engine.clone();
+        let prepared = self.generation.prepare_with(access, &name, bytes, move |model, bound| {
+            prompts.tokenise(model, bound_by.positions(model), echo, bound)
         });
         let (model, prompts) = prepared.await?;
         recorder.set_model(model.id());
@@ -146,6 +180,7 @@ impl Completions {
         let sampling = self.generation.sampling(access, &model, call.sampling, call.seed).await?;
         let stop = call.stop.unwrap_or_default();
         prompt_logprobs.check_size(prompts.iter().map(|prompt| prompt.tokens.ids.len()), call.choices)?;
+        let is_cut = prompts.iter().any(|prompt| prompt.is_cut);
         let (mut requests, mut echoes) = (Vec::with_capacity(prompts.len()), Vec::new());
         let mut prompt_token_ids = Vec::new();
         for (index, prompt) in prompts.into_iter().enumerate() {
@@ -178,11 +213,13 @@ impl Completions {
             generation: self.generation.submit(&model, requests, recorder).await?,
             id: TextCompletionId::generate(&**clock_rng),
             created: clock_rng.now(),
-            model: call.model,
             logprobs: call.logprobs,
             prompt_logprobs: call.prompt_logprobs,
             begun: vec![false; echoes.len()],
             prompt_token_ids,
+            model: name,
+            stop,
+            is_cut,
             echo: echoes,
         })
     }
@@ -202,10 +239,20 @@ impl Completions {
         recorder.set_model(&model.id);
         let max_tokens = call.max_tokens.map(|(count, _)| count).or(call.default_max_tokens);
         let stop = call.stop.unwrap_or_default();
+        let Gap { suffix, files, middle, .. } = call.gap.clone().unwrap_or_default();
+        let before: String = files.iter().map(|InfillFile { name, text }| format!("{name}\n{text}\n")).collect();
+        let around = |prompt: TextInput| match prompt {
+            TextInput::Text(text) => TextInput::Text([before.as_str(), &text, &middle].concat()),
+            tokens @ TextInput::Tokens(_) => tokens,
+        };
+        let prompts: Vec<TextInput> = match call.gap.is_some() {
+            true => call.prompts.into_iter().map(around).collect(),
+            false => call.prompts,
+        };
         let request = CompletionRequest {
-            prompts: &call.prompts,
+            prompts: &prompts,
             single: call.single,
-            suffix: call.suffix.as_deref(),
+            suffix: call.gap.is_some().then_some(suffix.as_str()),
             logprobs: call.logprobs,
             text: TextParameters {
                 sampling: &call.sampling,
@@ -216,15 +263,15 @@ impl Completions {
             },
         };
         let (fields, prompt_tokens) = (request.fields(model)?, request.tokens());
-        let choices = call.choices.saturating_mul(u32::try_from(call.prompts.len()).unwrap_or(u32::MAX));
-        let reader = CompletionChunks::new(choices, stop, call.logprobs.is_some());
+        let choices = call.choices.saturating_mul(u32::try_from(prompts.len()).unwrap_or(u32::MAX));
+        let reader = CompletionChunks::new(choices, stop.clone(), call.logprobs.is_some());
         let limits = TextLimits::new(model, max_tokens, choices, call.logprobs);
         let prompt = UpstreamPrompt { operation: "completions", fields, reader, choices, prompt_tokens, limits };
         let echo = |input: TextInput| match input {
             TextInput::Text(text) if call.echo => Some(Arc::from(text)),
             TextInput::Text(_) | TextInput::Tokens(_) => None,
         };
-        let echoes = call.prompts.into_iter().map(echo);
+        let echoes = prompts.into_iter().map(echo);
         let echo = echoes.flat_map(|echo: Option<Arc<str>>| std::iter::repeat_n(echo, call.choices as usize));
         let echo: Vec<_> = echo.collect();
         let clock_rng = &self.generation.clock_rng;
@@ -232,11 +279,13 @@ impl Completions {
             generation: self.generation.submit_upstream(model, prompt, recorder).await?,
             id: TextCompletionId::generate(&**clock_rng),
             created: clock_rng.now(),
-            model: call.model,
             logprobs: call.logprobs,
             prompt_logprobs: None,
             begun: vec![false; echo.len()],
             prompt_token_ids: Vec::new(),
+            model: model.id.clone(),
+            stop,
+            is_cut: false,
             echo,
         })
     }
@@ -282,17 +331,20 @@ fn field(single: bool, index: usize) -> String {
 impl Prompts {
     /// The size of all texts that are tokenised.
     fn bytes(&self) -> usize {
-        let suffix = self.suffix.as_ref().map_or(0, String::len);
-        self.inputs.iter().map(|input| input.bytes() + suffix).sum()
+        let gap = self.gap.as_ref().map_or(0, Gap::bytes);
+        self.inputs.iter().map(|input| input.bytes() + gap).sum()
     }
 
     /// Refuses prompts that are too long for the context or the project's budget, before they are tokenised.
     async fn check_estimates(&self, engine: &Engine, model: &TextModel, recorder: &UsageRecorder) -> Result<()> {
-        let suffix = self.suffix.as_ref().map_or(0, String::len);
+        if self.gap.as_ref().is_some_and(|gap| gap.is_cut) {
+            return Ok(());
+        }
+        let gap = self.gap.as_ref().map_or(0, Gap::bytes);
         let mut total = 0;
         for (index, input) in self.inputs.iter().enumerate() {
             let min_tokens = match input {
-                TextInput::Text(text) => model.min_text_tokens(text.len() + suffix),
+                TextInput::Text(text) => model.min_text_tokens(text.len() + gap),
                 TextInput::Tokens(ids) => ids.len() as u64,
             };
             let field = field(self.single, index);
@@ -302,13 +354,25 @@ impl Prompts {
         if total > 0 { recorder.check_budget(total).await } else { Ok(()) }
     }
 
-    /// Tokenises each prompt. Takes time in proportion to their length.
-    fn tokenise(self, model: &TextModel, echo: bool, bound: &TokenizeLimits) -> Result<Vec<TokenizedPrompt>> {
-        let Self { inputs, single, suffix, .. } = self;
+    /// Tokenises each prompt. `positions`: of a prompt with its completion. Takes time in proportion to their length.
+    fn tokenise(
+        self,
+        model: &TextModel,
+        positions: u32,
+        echo: bool,
+        bound: TokenizeLimits,
+    ) -> Result<Vec<TokenizedPrompt>> {
+        let Self { inputs, single, gap, max_tokens, .. } = self;
+        let room = gap.as_ref().filter(|gap| gap.is_cut).map(|_| prompt_room(positions, max_tokens));
+        // What is cut has a size already, and its end may be needed.
+        let bound = &if room.is_some() { bound } else { bound.with_max_tokens(positions as usize) };
         let one = |(index, input)| {
             let field = field(single, index);
-            let (tokens, echo) = match input {
-                TextInput::Text(text) => (tokenise(model, &text, suffix.as_deref(), bound)?, echo.then_some(text)),
+            let (mut tokens, echo) = match input {
+                TextInput::Text(text) => {
+                    let echo = echo.then(|| text.clone());
+                    (tokenise(model, text, gap.as_ref(), room, bound)?, echo)
+                }
                 TextInput::Tokens(ids) => {
                     check_ids(model.id(), model.vocabulary(), &ids, &field)?;
                     let echo = echo.then(|| model.decode(&ids));
@@ -321,7 +385,8 @@ impl Prompts {
                     format!("'{field}' is empty. Send some text: the model '{id}' has no token that begins texts.");
                 return Err(Error::invalid(field, text));
             }
-            Ok(TokenizedPrompt { tokens, echo: echo.map(Arc::from) })
+            let is_cut = room.is_some() && !std::mem::replace(&mut tokens.complete, true);
+            Ok(TokenizedPrompt { tokens, is_cut, echo: echo.map(Arc::from) })
         };
         inputs.into_iter().enumerate().map(one).collect()
     }
@@ -329,18 +394,42 @@ impl Prompts {
 
 /// Special tokens in a prompt are parsed, as in vLLM and llama.cpp, because clients write fill-in-the-middle prompts and
 /// chat templates themselves. Those around a suffix are written here, so in the texts they stay text.
-fn tokenise(model: &TextModel, text: &str, suffix: Option<&str>, bound: &TokenizeLimits) -> Result<Prompt> {
+fn tokenise(
+    model: &TextModel,
+    text: String,
+    gap: Option<&Gap>,
+    room: Option<usize>,
+    bound: &TokenizeLimits,
+) -> Result<Prompt> {
     let stopped = |error| errors::from_stopped(model.id(), &error);
-    let Some(suffix) = suffix else {
+    let Some(Gap { suffix, files, middle, .. }) = gap.cloned() else {
         let special = SpecialTokenOptions { add: true, parse: true };
-        return model.text_prompt(text, special, bound).map_err(stopped);
+        return model.text_prompt(&text, special, bound).map_err(stopped);
     };
-    let prompt = model.infill_prompt(text, suffix, bound).map_err(stopped)?;
+    let texts = InfillTexts { files, prefix: text, suffix, middle, max_tokens: room };
+    let prompt = model.infill_prompt(&texts, bound).map_err(stopped)?;
     prompt.ok_or_else(|| {
+        let field = if room.is_some() { "input_suffix" } else { "suffix" };
         let text = format!(
-            "'suffix' needs a model that was trained to fill in the middle; the vocabulary of '{}' has no tokens for it. Use another model, such as a coder model, or leave 'suffix' out.",
+            "'{field}' needs a model that was trained to fill in the middle; the vocabulary of '{}' has no tokens for it. Use another model, such as a coder model, or leave '{field}' out.",
             model.id()
         );
-        Error::invalid("suffix", text)
+        Error::invalid(field, text)
     })
+}
+
+/// The tokens of a prompt that is cut: what the completion leaves of the context, but at least half of it.
+fn prompt_room(positions: u32, max_tokens: Option<u32>) -> usize {
+    let completion = max_tokens.unwrap_or(positions / 4).min(positions / 2);
+    positions.saturating_sub(completion) as usize
+}
+
+/// Whether a request without a model may mean it.
+fn completes(model: &ModelInfo) -> bool {
+    model.kind == ModelKind::Text
+}
+
+/// Whether a request with a gap and without a model may mean it. Only GGUF files say whether they have tokens for gaps.
+fn fills_gaps(model: &ModelInfo) -> bool {
+    completes(model) && (model.infills || model.format != "gguf")
 }

@@ -12,13 +12,15 @@ pub enum Dialect {
     Responses,
     /// Ollama's API.
     Ollama,
+    /// llama.cpp's own API, which has no chats.
+    LlamaCpp,
 }
 
 impl Dialect {
     /// The field with the schema of the output.
     pub(super) fn output_schema(self) -> &'static str {
         match self {
-            Self::Chat => "response_format.json_schema.schema",
+            Self::Chat | Self::LlamaCpp => "response_format.json_schema.schema",
             Self::Messages => "output_config.format.schema",
             Self::Responses => "text.format.schema",
             Self::Ollama => "format",
@@ -28,7 +30,7 @@ impl Dialect {
     /// The field with the format of the output.
     pub(super) fn output_format(self) -> &'static str {
         match self {
-            Self::Chat => "response_format",
+            Self::Chat | Self::LlamaCpp => "response_format",
             Self::Messages => "output_config.format",
             Self::Responses => "text.format",
             Self::Ollama => "format",
@@ -38,7 +40,7 @@ impl Dialect {
     /// The field with the conversation.
     pub(super) fn prompt(self) -> &'static str {
         match self {
-            Self::Chat | Self::Messages | Self::Ollama => "messages",
+            Self::Chat | Self::Messages | Self::Ollama | Self::LlamaCpp => "messages",
             Self::Responses => "input",
         }
     }
@@ -51,7 +53,7 @@ impl Dialect {
     /// The field of a tool with the schema of its arguments.
     pub(super) fn tool_schema(self) -> &'static str {
         match self {
-            Self::Chat | Self::Ollama => "function.parameters",
+            Self::Chat | Self::Ollama | Self::LlamaCpp => "function.parameters",
             Self::Messages => "input_schema",
             Self::Responses => "parameters",
         }
@@ -61,21 +63,21 @@ impl Dialect {
     pub(super) fn tool_grammar(self) -> &'static str {
         match self {
             Self::Responses => "format.definition",
-            Self::Chat | Self::Messages | Self::Ollama => "custom.format.grammar.definition",
+            Self::Chat | Self::Messages | Self::Ollama | Self::LlamaCpp => "custom.format.grammar.definition",
         }
     }
 
     /// The field that names the tool to call.
     pub(super) fn chosen_tool(self) -> &'static str {
         match self {
-            Self::Chat | Self::Ollama => "tool_choice.function.name",
+            Self::Chat | Self::Ollama | Self::LlamaCpp => "tool_choice.function.name",
             Self::Messages | Self::Responses => "tool_choice.name",
         }
     }
 
     /// Whether the number of tokens may exceed what the context leaves; generation then ends where the context does.
-    /// Anthropic's clients always send a number, Ollama's know that generation ends with the context, and in the Responses
-    /// API it is an upper bound.
+    /// Anthropic's clients always send a number, those of Ollama and llama.cpp know that generation ends with the context, and
+    /// in the Responses API it is an upper bound.
     pub(super) fn limits_max_tokens(self) -> bool {
         self != Self::Chat
     }

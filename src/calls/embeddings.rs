@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::errors::{self, ModelErrors};
 use super::model_name::authorize_name;
 use super::prompt_preparation::PromptPreparation;
-use super::text_input::TextInput;
+use super::text_input::{TextField, TextInput};
 use super::upstream::embeddings::{self as remote, EmbeddingRequest};
 use super::upstream::models::UpstreamModels;
 use super::upstream::request_fields::json_call;
@@ -35,8 +35,8 @@ pub struct Embeddings {
 pub struct EmbeddingCall {
     pub model: String,
     pub inputs: Vec<TextInput>,
-    /// Whether `input` was a single text rather than a list, for error messages.
-    pub single: bool,
+    /// Where the inputs were in the request, in their order: fields and the numbers of their texts.
+    pub fields: Vec<(TextField, usize)>,
     pub dimensions: Option<u32>,
     pub input_type: InputType,
     /// Whether to truncate texts that are too long instead of refusing them.
@@ -55,6 +55,20 @@ pub struct Embedded {
     pub tokens: u64,
     /// How long it took until the model was loaded.
     pub loading: Duration,
+}
+
+impl EmbeddingCall {
+    /// The name of an input in error messages.
+    fn field(&self, index: usize) -> String {
+        let mut first = 0;
+        for (field, count) in &self.fields {
+            if index < first + count {
+                return field.of(index - first);
+            }
+            first += count;
+        }
+        "input".to_owned()
+    }
 }
 
 impl Embeddings {
@@ -202,30 +216,29 @@ fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenizeLimits) 
     });
     let encoded = model.encode(&texts.collect::<Vec<_>>(), call.input_type, call.truncate, bound);
     let mut encoded = encoded.map_err(|stopped| errors::from_stopped(model.id(), &stopped))?.into_iter();
-    let field = |index: usize| if call.single { "input".to_owned() } else { format!("input[{index}]") };
     let one = |(index, input): (usize, &TextInput)| {
         let (mut text, complete) = match input {
             // Texts are missing only after a text that is too long, or after the client has disconnected.
             TextInput::Text(_) => encoded.next().ok_or_else(|| Error::internal("a text was not tokenised"))?,
             TextInput::Tokens(ids) => {
                 let foreign = ids.iter().find(|id| **id as usize >= model.vocabulary());
-                foreign.map_or(Ok(()), |id| Err(foreign_token(&field(index), *id, model)))?;
+                foreign.map_or(Ok(()), |id| Err(foreign_token(&call.field(index), *id, model)))?;
                 (model.add_special_tokens(ids), true)
             }
         };
-        let count = text.ids.len();
-        if count > model.limit() && !call.truncate {
-            return Err(too_long(&field(index), "", count, complete, model));
+        let (count, limit) = (text.ids.len(), model.limit());
+        if count > limit && !call.truncate {
+            return Err(too_long(&call.field(index), "", count, complete, model));
         }
-        let requested = call.max_tokens.filter(|(limit, _)| count > *limit as usize);
+        let requested = call.max_tokens.filter(|(requested, _)| count > *requested as usize);
         if let Some((limit, name)) = requested.filter(|_| !call.truncate) {
-            let field = field(index);
+            let field = call.field(index);
             let text = format!(
                 "'{field}' has {count} tokens, but '{name}' is {limit}. Raise it, or send truncate: true, which removes the end of the text."
             );
             return Err(Error::new(Code::ContextLengthExceeded, text).param(field));
         }
-        let limit = requested.map_or(model.limit(), |(limit, _)| model.limit().min(limit as usize));
+        let limit = requested.map_or(limit, |(requested, _)| limit.min(requested as usize));
         model.truncate(&mut text, limit);
         Ok(text)
     };

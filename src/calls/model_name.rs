@@ -4,8 +4,9 @@
 //! alias, because the ID names another project. [`TunedModels::resolve_alias`](super::fine_tuning::TunedModels::resolve_alias)
 //! is for requests that may use tuned models.
 
-use crate::engine::Engine;
-use crate::error::Result;
+use super::blocking::run_blocking;
+use crate::engine::{Engine, ModelInfo};
+use crate::error::{Error, Result};
 use crate::service::access::Access;
 use crate::service::fine_tuning::TUNED_PREFIX;
 
@@ -20,4 +21,35 @@ pub(super) fn resolve_alias(engine: &Engine, name: &mut String) {
 pub(super) fn authorize_name(engine: &Engine, access: &Access, name: &mut String) -> Result<()> {
     resolve_alias(engine, name);
     access.require_model(name)
+}
+
+/// Names that an error lists.
+const MAX_NAMES: usize = 5;
+
+/// The model that a request names. Clients of servers that have one model name none: then it is the only one that the key may
+/// call and that `is_meant`. Adapters are never meant.
+pub(super) async fn or_only(
+    engine: &Engine,
+    access: &Access,
+    named: Option<String>,
+    is_meant: fn(&ModelInfo) -> bool,
+) -> Result<String> {
+    if let Some(name) = named.filter(|name| !name.is_empty()) {
+        return Ok(name);
+    }
+    let engine = engine.clone();
+    let mut models = run_blocking(move || Ok(engine.models().list())).await?;
+    models
+        .retain(|model| model.base.is_none() && model.problem.is_none() && access.lists(&model.id) && is_meant(model));
+    match models.as_slice() {
+        [only] => Ok(only.id.clone()),
+        several => {
+            let names: Vec<&str> = several.iter().take(MAX_NAMES).map(|model| model.id.as_str()).collect();
+            let hint = match names.as_slice() {
+                [] => "GET /v1/models lists the installed models.".to_owned(),
+                names => format!("Name one of the models: {}.", names.join(", ")),
+            };
+            Err(Error::invalid("model", format!("'model' is missing, and no single model can be meant. {hint}")))
+        }
+    }
 }

@@ -75,7 +75,7 @@ pub(super) fn completion_limit(
     let (id, counts) = (model.id(), prompt.counts(if is_limited { needed } else { completion }));
     // Clients recognise the error by how the text of their API begins.
     let message = match prompt.dialect {
-        Dialect::Chat | Dialect::Responses | Dialect::Ollama => {
+        Dialect::Chat | Dialect::Responses | Dialect::Ollama | Dialect::LlamaCpp => {
             format!(
                 "This model's maximum context length is {window} tokens. {counts} {shorten} (model: '{id}').{remedy}"
             )

@@ -1,31 +1,61 @@
-//! Reranking: documents sorted by their relevance to a query.
+//! Scores of documents for queries, and reranking: documents sorted by them.
 
 use std::sync::Arc;
 
-use super::embeddings::{Embeddings, too_long};
+use super::blocking::run_blocking;
+use super::embeddings::{EmbeddingCall, Embeddings, too_long};
 use super::errors::{ModelErrors, from_stopped};
 use super::model_name::authorize_name;
+use super::text_input::{TextField, TextInput};
+use super::upstream::errors::unsupported;
 use super::upstream::request_fields::json_call;
 use super::upstream::rerank::{self as remote, RerankRequest};
 use super::upstream::response_limits;
 use super::upstream::token_estimate;
-use crate::engine::{ModelKind, TokenizeLimits, Tokenized};
+use crate::engine::{EncoderModel, InputType, ModelKind, TokenizeLimits, Tokenized};
 use crate::error::{Error, Result};
 use crate::ids::RerankId;
 use crate::service::access::Access;
 use crate::service::usage::UsageRecorder;
 use crate::upstream::{Kind, UpstreamModel};
 
-/// A request; `http` has validated each field on its own.
+/// A request for scores; `http` has validated each field on its own.
+pub struct ScoreCall {
+    pub model: String,
+    /// One for all documents, or one for each.
+    pub queries: Vec<String>,
+    pub query_field: TextField,
+    /// At least one.
+    pub documents: Vec<String>,
+    pub document_field: TextField,
+    /// Whether to truncate documents that are too long instead of refusing them.
+    pub truncate: bool,
+    /// Max tokens of a document, which is truncated to them.
+    pub max_document_tokens: Option<usize>,
+    /// Whether to return raw logits instead of scores between 0 and 1.
+    pub raw: bool,
+}
+
+/// Scores in the order of the documents.
+pub struct Scored {
+    pub id: RerankId,
+    pub model: String,
+    pub scores: Vec<f32>,
+    /// As received.
+    pub documents: Vec<String>,
+    pub tokens: u64,
+}
+
+/// A request to rank documents by their relevance to a query.
 pub struct RerankCall {
     pub model: String,
     pub query: String,
     pub documents: Vec<String>,
     /// How many of the best documents to return.
     pub top_n: Option<usize>,
-    /// Whether to truncate documents that are too long instead of refusing them.
+    /// This field and the next two are as in [`ScoreCall`].
     pub truncate: bool,
-    /// Whether to return raw logits instead of scores between 0 and 1.
+    pub max_document_tokens: Option<usize>,
     pub raw: bool,
 }
 
@@ -41,15 +71,70 @@ pub struct Reranked {
 }
 
 impl Embeddings {
-    /// Scores each document against the query. Usage is added to `recorder`. Dropping the future cancels what is not
-    /// computed yet.
-    pub async fn rerank(&self, access: &Access, mut call: RerankCall, recorder: &UsageRecorder) -> Result<Reranked> {
+    /// Scores each document for the query, the best first. Usage is added to `recorder`. Dropping the future cancels what is
+    /// not computed yet.
+    pub async fn rerank(&self, access: &Access, call: RerankCall, recorder: &UsageRecorder) -> Result<Reranked> {
+        let RerankCall { mut model, query, documents, top_n, truncate, max_document_tokens, raw } = call;
+        authorize_name(&self.engine, access, &mut model)?;
+        let (query_field, document_field) =
+            (TextField { name: "query", single: true }, TextField { name: "documents", single: false });
+        let queries = vec![query];
+        let call =
+            ScoreCall { model, queries, query_field, documents, document_field, truncate, max_document_tokens, raw };
+        let Scored { id, model, scores, documents, tokens } = self.score_pairs(access, call, recorder).await?;
+        Ok(Reranked { id, model, results: best_first(scores, top_n), documents, tokens })
+    }
+
+    /// Scores each document for its query: with a reranking model, or with an embedding model, whose scores are cosine
+    /// similarities. Usage is added to `recorder`. Dropping the future cancels what is not computed yet.
+    pub async fn score(&self, access: &Access, mut call: ScoreCall, recorder: &UsageRecorder) -> Result<Scored> {
         authorize_name(&self.engine, access, &mut call.model)?;
+        match self.embeds(&call.model).await? {
+            true => self.compare_vectors(access, call, recorder).await,
+            false => self.score_pairs(access, call, recorder).await,
+        }
+    }
+
+    /// Whether a model is an embedding model.
+    async fn embeds(&self, id: &str) -> Result<bool> {
+        if let Some(model) = self.upstream.find(id).await? {
+            return Ok(model.kind == Kind::Embedding);
+        }
+        let (engine, id) = (self.engine.clone(), id.to_owned());
+        run_blocking(move || Ok(engine.models().find(&id).is_some_and(|model| model.kind == ModelKind::Embedding)))
+            .await
+    }
+
+    async fn compare_vectors(&self, access: &Access, call: ScoreCall, recorder: &UsageRecorder) -> Result<Scored> {
+        let ScoreCall { model, queries, query_field, documents, document_field, truncate, .. } = call;
+        let count = queries.len();
+        let call = EmbeddingCall {
+            model,
+            inputs: queries.iter().chain(&documents).cloned().map(TextInput::Text).collect(),
+            fields: vec![(query_field, count), (document_field, documents.len())],
+            dimensions: None,
+            input_type: InputType::Unspecified,
+            truncate,
+        };
+        let embedded = self.run(access, call, recorder).await?;
+        let (queries, vectors) = embedded.vectors.split_at_checked(count).unwrap_or_default();
+        // Vectors are normalized.
+        let cosine = |one: &[f32], other: &[f32]| one.iter().zip(other).map(|(a, b)| a * b).sum();
+        let scores = vectors.iter().zip(queries.iter().cycle()).map(|(document, query)| cosine(query, document));
+        let scores: Vec<f32> = scores.collect();
+        let id = RerankId::generate(&*self.clock_rng);
+        Ok(Scored { id, model: embedded.model, scores, documents, tokens: embedded.tokens })
+    }
+
+    /// Scores pairs with a reranking model. The name of the model is authorized.
+    async fn score_pairs(&self, access: &Access, call: ScoreCall, recorder: &UsageRecorder) -> Result<Scored> {
         if let Some(model) = self.upstream.find(&call.model).await? {
-            return self.rerank_upstream(access, &model, call, recorder).await;
+            return self.score_upstream(access, &model, call, recorder).await;
         }
         let (engine, allowed) = (self.engine.clone(), access.clone());
-        let bytes = call.documents.iter().map(|document| call.query.len() + document.len()).sum();
+        let bytes =
+            call.queries.iter().cycle().zip(&call.documents).map(|(query, document)| query.len() + document.len());
+        let bytes = bytes.sum();
         let prepare = move |bound: TokenizeLimits| {
             let id = call.model.as_str();
             let errors = ModelErrors { engine: &engine, access: &allowed };
@@ -57,38 +142,37 @@ impl Embeddings {
                 .models()
                 .load_encoder(id, ModelKind::Reranker)
                 .map_err(|error| errors.load_failed(id, &error))?;
-            let encoded = model.encode_pairs(&call.query, &call.documents, call.truncate, &bound);
-            let encoded = encoded.map_err(|stopped| from_stopped(id, &stopped))?;
-            let one = |(index, (pair, complete)): (usize, (Tokenized, bool))| match pair.ids.len() {
-                count if count <= model.limit() => Ok(pair),
-                count => Err(too_long(&format!("documents[{index}]"), " with the query", count, complete, &model)),
-            };
-            let pairs = encoded.into_iter().enumerate().map(one).collect::<Result<Vec<_>>>()?;
-            if pairs.len() < call.documents.len() {
-                return Err(Error::internal("a document was not tokenised"));
-            }
+            let pairs = call.tokenise(&model, &bound)?;
             Ok((call, model, pairs))
         };
         let (call, scores, tokens) = self.compute(access, recorder, bytes, prepare).await?;
         let score = |logit: f32| if call.raw { logit } else { 1. / (1. + (-logit).exp()) };
-        let scores = scores.into_iter().map(|logit| logit.first().copied().map_or(f32::NAN, score));
-        let results = best_first(scores, call.top_n);
+        let scores = scores.into_iter().map(|logit| logit.first().copied().map_or(f32::NAN, score)).collect();
         let id = RerankId::generate(&*self.clock_rng);
-        Ok(Reranked { id, model: call.model, results, documents: call.documents, tokens })
+        Ok(Scored { id, model: call.model, scores, documents: call.documents, tokens })
     }
 
     /// Sends a request to an upstream model.
-    async fn rerank_upstream(
+    async fn score_upstream(
         &self,
         access: &Access,
         model: &Arc<UpstreamModel>,
-        call: RerankCall,
+        call: ScoreCall,
         recorder: &UsageRecorder,
-    ) -> Result<Reranked> {
+    ) -> Result<Scored> {
         self.upstream.require(access, model, &[Kind::Rerank]).await?;
         recorder.set_model(&model.id);
-        let RerankCall { query, documents, top_n, truncate, raw, .. } = call;
-        let request = RerankRequest { query: &query, documents: &documents, truncate, raw };
+        let ScoreCall { queries, query_field, documents, truncate, max_document_tokens, raw, .. } = call;
+        let [query] = queries.as_slice() else {
+            let name = query_field.name;
+            let text =
+                format!("'{name}' is a list, but the model '{}' takes one query. Send one in each request.", model.id);
+            return Err(Error::invalid(name, text));
+        };
+        if max_document_tokens.is_some() {
+            return Err(unsupported(&model.id, "max_tokens_per_doc"));
+        }
+        let request = RerankRequest { query, documents: &documents, truncate, raw };
         let sent = json_call(model, "rerank", request.fields(model)?, response_limits::scores(&documents));
         let (count, needs_sigmoid) = (documents.len(), request.needs_sigmoid(model));
         let bytes = documents.iter().map(|document| query.len() + document.len()).sum();
@@ -97,15 +181,41 @@ impl Embeddings {
         let told = self.upstream.whole(sent, move |body| remote::read(body, count, needs_sigmoid)).await;
         let (told, response) = told.inspect_err(|_| recorder.waive())?;
         let tokens = Self::settle(recorder, &response, told.tokens, (bytes, count));
-        let results = best_first(told.scores.into_iter(), top_n);
         let id = RerankId::generate(&*self.clock_rng);
-        Ok(Reranked { id, model: model.id.clone(), results, documents, tokens })
+        Ok(Scored { id, model: model.id.clone(), scores: told.scores, documents, tokens })
+    }
+}
+
+impl ScoreCall {
+    /// The tokens of each document with its query.
+    fn tokenise(&self, model: &EncoderModel, bound: &TokenizeLimits) -> Result<Vec<Tokenized>> {
+        let mut pairs = Vec::with_capacity(self.documents.len());
+        let each = self.documents.len().checked_div(self.queries.len()).unwrap_or_default().max(1);
+        for (query, documents) in self.queries.iter().zip(self.documents.chunks(each)) {
+            let encoded = model.encode_pairs(query, documents, self.truncate, self.max_document_tokens, bound);
+            let encoded = encoded.map_err(|stopped| from_stopped(model.id(), &stopped))?;
+            if encoded.is_empty() {
+                break;
+            }
+            for (pair, complete) in encoded {
+                let (count, field) = (pair.ids.len(), self.document_field.of(pairs.len()));
+                if count > model.limit() {
+                    return Err(too_long(&field, " with the query", count, complete, model));
+                }
+                pairs.push(pair);
+            }
+        }
+        // Pairs are missing only after one that is too long, or after the client has disconnected.
+        match pairs.len() == self.documents.len() {
+            true => Ok(pairs),
+            false => Err(Error::internal("a document was not tokenised")),
+        }
     }
 }
 
 /// The best documents with their scores.
-fn best_first(scores: impl Iterator<Item = f32>, top_n: Option<usize>) -> Vec<(usize, f32)> {
-    let mut results: Vec<(usize, f32)> = scores.enumerate().collect();
+fn best_first(scores: Vec<f32>, top_n: Option<usize>) -> Vec<(usize, f32)> {
+    let mut results: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
     results.sort_by(|(_, one), (_, other)| other.total_cmp(one));
     results.truncate(top_n.unwrap_or(usize::MAX));
     results

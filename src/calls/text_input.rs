@@ -9,6 +9,21 @@ pub enum TextInput {
     Tokens(Vec<u32>),
 }
 
+/// A field with one text or a list of texts, for error messages.
+#[derive(Clone, Copy)]
+pub struct TextField {
+    pub name: &'static str,
+    /// Whether it is one text instead of a list.
+    pub single: bool,
+}
+
+impl TextField {
+    /// The name of the text with this index.
+    pub fn of(self, index: usize) -> String {
+        if self.single { self.name.to_owned() } else { format!("{}[{index}]", self.name) }
+    }
+}
+
 impl TextInput {
     /// Its size in memory.
     pub(super) fn bytes(&self) -> usize {

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::blocking::run_blocking;
 use super::errors::{self, ModelErrors};
 use super::generation::TextGeneration;
+use super::model_name;
 use super::output_spec::OutputRequest;
 use super::text_input::check_ids;
 use crate::engine::{
-    EncoderModel, Message, ModelKind, PreprocessError, Prompt, PromptOptions, SpecialTokenOptions, TextModel,
-    TokenizeLimits, TokenizerDescription, Tool,
+    EncoderModel, Message, ModelInfo, ModelKind, PreprocessError, Prompt, PromptOptions, SpecialTokenOptions,
+    TextModel, TokenizeLimits, TokenizerDescription, Tool,
 };
 use crate::error::{Error, Result};
 use crate::ids::TokenizationId;
@@ -32,30 +32,39 @@ pub struct Tokenization {
 
 /// A request; `http` has validated each field on its own.
 pub struct TokenizeCall {
-    /// `None`: see [`Tokenization::model`].
+    /// `None`: the only chat model.
     pub model: Option<String>,
     pub input: TokenizeInput,
+    /// Whether the text of each token is asked for, too.
+    pub with_pieces: bool,
 }
 
 /// What is tokenized.
 pub enum TokenizeInput {
     Text {
         text: String,
+        /// The name of the text's field, for error messages.
+        field: &'static str,
         special: SpecialTokenOptions,
     },
-    /// A conversation, with the model's chat template.
-    Messages {
-        messages: Vec<Message>,
-        /// A JSON array of tool definitions, as text.
-        tools: Option<String>,
-        options: PromptOptions,
-    },
+    Messages(Conversation),
+}
+
+/// A conversation, for the model's chat template.
+pub struct Conversation {
+    pub messages: Vec<Message>,
+    /// A JSON array of tool definitions, as text.
+    pub tools: Option<String>,
+    pub options: PromptOptions,
 }
 
 /// A tokenized text.
 pub struct TokenizedText {
     pub id: TokenizationId,
     pub tokens: Vec<u32>,
+    /// The bytes of each token, if they are asked for. Those of an encoder's token are its spelling in the vocabulary, such as
+    /// `##ing`.
+    pub pieces: Option<Vec<Vec<u8>>>,
     /// Max tokens of the model.
     pub max_tokens: usize,
 }
@@ -79,28 +88,45 @@ impl Tokenization {
         mut call: TokenizeCall,
         recorder: &UsageRecorder,
     ) -> Result<TokenizedText> {
-        if let TokenizeInput::Messages { messages, .. } = &mut call.input
-            && !messages.iter().any(|message| message.role == "system")
-            && let Some(text) = self.generation.engine.models().system_prompt(&call.model)
-        {
-            messages.insert(0, Message::new("system", &*text));
+        let name = self.name(access, call.model.take()).await?;
+        if let TokenizeInput::Messages(Conversation { messages, .. }) = &mut call.input {
+            self.add_system_prompt(&name, messages);
         }
         let input = ResolvedInput::new(call.input)?;
-        let bytes = input.bytes();
+        let (bytes, with_pieces) = (input.bytes(), call.with_pieces);
+        let max_tokens = if with_pieces { MAX_DECODED } else { MAX_TOKENS };
         let tokenize = move |model: &LoadedModel, bound: TokenizeLimits| {
-            let prompt = model.tokenize(&input, &bound.with_max_tokens(MAX_TOKENS))?;
-            if !prompt.complete {
+            let prompt = model.tokenize(&input, &bound.with_max_tokens(max_tokens))?;
+            if !prompt.complete || prompt.ids.len() > max_tokens {
                 let field = input.field();
-                let text = format!("'{field}' has more than {MAX_TOKENS} tokens. Send less in one request.");
+                let text = format!("'{field}' has more than {max_tokens} tokens. Send less in one request.");
                 return Err(Error::invalid(field, text));
             }
-            Ok((prompt.ids, model.max_tokens()))
+            let pieces = with_pieces.then(|| model.pieces(&prompt.ids)).transpose()?;
+            Ok((prompt.ids, pieces, model.max_tokens()))
         };
-        let (tokens, max_tokens) = self.run(access, call.model, bytes, recorder, tokenize).await?;
-        Ok(TokenizedText { id: self.new_id(), tokens, max_tokens })
+        let (tokens, pieces, max_tokens) = self.run(access, name, bytes, recorder, tokenize).await?;
+        Ok(TokenizedText { id: self.new_id(), tokens, pieces, max_tokens })
     }
 
-    /// The text of tokens of the model `id`, special tokens included. Loads the model if needed.
+    /// The text that the chat template of a model makes of a conversation. `model` as in [`TokenizeCall`]. Loads the model if
+    /// needed.
+    pub async fn apply_template(
+        &self,
+        access: &Access,
+        model: Option<String>,
+        mut conversation: Conversation,
+        recorder: &UsageRecorder,
+    ) -> Result<(TokenizationId, String)> {
+        let name = self.name(access, model).await?;
+        self.add_system_prompt(&name, &mut conversation.messages);
+        let input = ResolvedInput::new(TokenizeInput::Messages(conversation))?;
+        let bytes = input.bytes();
+        let render = move |model: &LoadedModel, bound: TokenizeLimits| model.render(&input, &bound);
+        Ok((self.new_id(), self.run(access, name, bytes, recorder, render).await?))
+    }
+
+    /// The text of tokens of the model `id`, special tokens included. `id` as in [`TokenizeCall`]. Loads the model if needed.
     pub async fn detokenize(
         &self,
         access: &Access,
@@ -112,12 +138,12 @@ impl Tokenization {
             let text = format!("'tokens' has {} entries; at most {MAX_DECODED} are allowed.", tokens.len());
             return Err(Error::invalid("tokens", text));
         }
-        let bytes = size_of_val(tokens.as_slice());
+        let (name, bytes) = (self.name(access, id).await?, size_of_val(tokens.as_slice()));
         let decode = move |model: &LoadedModel, _: TokenizeLimits| {
             model.check_ids(&tokens)?;
             model.decode(&tokens)
         };
-        Ok((self.new_id(), self.run(access, id, bytes, recorder, decode).await?))
+        Ok((self.new_id(), self.run(access, name, bytes, recorder, decode).await?))
     }
 
     /// The tokenizer of the model `id`, and the model's max tokens. Loads the model if needed.
@@ -134,28 +160,22 @@ impl Tokenization {
                 Err(Error::invalid("model", text))
             }
         };
-        let (tokenizer, max_tokens) = self.run(access, id, 0, recorder, describe).await?;
+        let name = self.name(access, id).await?;
+        let (tokenizer, max_tokens) = self.run(access, name, 0, recorder, describe).await?;
         Ok((self.new_id(), tokenizer, max_tokens))
     }
 
-    /// The model of a request that names none, as vLLM's clients do: the only one that generates text and that the key may
-    /// use.
-    async fn model(&self, access: &Access, given: Option<String>) -> Result<String> {
-        if let Some(id) = given {
-            return Ok(id);
-        }
-        let engine = self.generation.engine.clone();
-        let mut models = run_blocking(move || Ok(engine.models().list())).await?;
-        models.retain(|model| model.kind == ModelKind::Text && access.lists(&model.id));
-        match models.as_slice() {
-            [only] => Ok(only.id.clone()),
-            models => {
-                let text = format!(
-                    "'model' is missing, and this key may use {} models that generate text. Name one of them, or use a key for one model only.",
-                    models.len()
-                );
-                Err(Error::invalid("model", text))
-            }
+    /// The name of the model of a request.
+    async fn name(&self, access: &Access, given: Option<String>) -> Result<String> {
+        model_name::or_only(&self.generation.engine, access, given, is_tokenized_by_default).await
+    }
+
+    /// Adds the model's own system prompt to a conversation without one, as chats do.
+    fn add_system_prompt(&self, model: &str, messages: &mut Vec<Message>) {
+        if !messages.iter().any(|message| message.role == "system")
+            && let Some(text) = self.generation.engine.models().system_prompt(model)
+        {
+            messages.insert(0, Message::new("system", &*text));
         }
     }
 
@@ -167,17 +187,16 @@ impl Tokenization {
     async fn run<T: Send + 'static>(
         &self,
         access: &Access,
-        id: Option<String>,
+        mut name: String,
         bytes: usize,
         recorder: &UsageRecorder,
         work: impl FnOnce(&LoadedModel, TokenizeLimits) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let mut id = self.model(access, id).await?;
-        self.generation.resolve_alias(access, &mut id).await?;
-        self.generation.authorize(access, &id).await?;
+        self.generation.resolve_alias(access, &mut name).await?;
+        self.generation.authorize(access, &name).await?;
         let tenant = access.project().to_u128();
         let prepared = self.generation.prepare(access, bytes, move |errors, bound| {
-            let model = LoadedModel::load(errors, &id, tenant)?;
+            let model = LoadedModel::load(errors, &name, tenant)?;
             let made = work(&model, bound)?;
             Ok((model.id().to_owned(), made))
         });
@@ -189,15 +208,15 @@ impl Tokenization {
 
 /// An input whose size is checked, with parsed tools.
 enum ResolvedInput {
-    Text { text: String, special: SpecialTokenOptions },
+    Text { text: String, field: &'static str, special: SpecialTokenOptions },
     Messages { messages: Vec<Message>, tools: Arc<[Tool]>, tools_bytes: usize, options: PromptOptions },
 }
 
 impl ResolvedInput {
     fn new(input: TokenizeInput) -> Result<Self> {
         let resolved = match input {
-            TokenizeInput::Text { text, special } => Self::Text { text, special },
-            TokenizeInput::Messages { messages, tools, options } => {
+            TokenizeInput::Text { text, field, special } => Self::Text { text, field, special },
+            TokenizeInput::Messages(Conversation { messages, tools, options }) => {
                 let tools_bytes = tools.as_ref().map_or(0, String::len);
                 let output = OutputRequest { tools, ..OutputRequest::default() };
                 let tools = output.resolve(None, false)?.spec.tools;
@@ -224,10 +243,15 @@ impl ResolvedInput {
 
     fn field(&self) -> &'static str {
         match self {
-            Self::Text { .. } => "prompt",
+            Self::Text { field, .. } => field,
             Self::Messages { .. } => "messages",
         }
     }
+}
+
+/// Whether a request without a model may mean it.
+fn is_tokenized_by_default(model: &ModelInfo) -> bool {
+    model.kind == ModelKind::Text && !model.is_upstream()
 }
 
 impl LoadedModel {
@@ -260,10 +284,10 @@ impl LoadedModel {
     fn tokenize(&self, input: &ResolvedInput, bound: &TokenizeLimits) -> Result<Prompt> {
         let stopped = |error: PreprocessError| errors::from_stopped(self.id(), &error);
         match (self, input) {
-            (Self::Text(model), ResolvedInput::Text { text, special }) => {
+            (Self::Text(model), ResolvedInput::Text { text, special, .. }) => {
                 model.text_prompt(text, *special, bound).map_err(stopped)
             }
-            (Self::Encoder(model), ResolvedInput::Text { text, special }) => {
+            (Self::Encoder(model), ResolvedInput::Text { text, special, .. }) => {
                 model.tokenize(text, special.add, bound).map_err(stopped)
             }
             (Self::Text(model), ResolvedInput::Messages { messages, tools, options, .. }) => {
@@ -274,6 +298,31 @@ impl LoadedModel {
                 let id = model.id();
                 let text = format!("The model '{id}' has no chat template. Send 'prompt' instead of 'messages'.");
                 Err(Error::invalid("messages", text))
+            }
+        }
+    }
+
+    /// The text of a conversation's prompt.
+    fn render(&self, input: &ResolvedInput, bound: &TokenizeLimits) -> Result<String> {
+        match (self, input) {
+            (Self::Text(model), ResolvedInput::Messages { messages, tools, options, .. }) => {
+                let text = model.prompt_text(messages, tools, options, bound);
+                text.map_err(|error| errors::from_prompt_error(model.id(), error))
+            }
+            _ => {
+                let text = format!("The model '{}' has no chat template. Use a chat model.", self.id());
+                Err(Error::invalid("model", text))
+            }
+        }
+    }
+
+    /// The bytes of each token.
+    fn pieces(&self, ids: &[u32]) -> Result<Vec<Vec<u8>>> {
+        match self {
+            Self::Text(model) => Ok(ids.iter().map(|id| model.token_bytes(*id).to_vec()).collect()),
+            Self::Encoder(model) => {
+                let pieces = model.pieces(ids).map_err(|error| errors::from_stopped(model.id(), &error))?;
+                Ok(pieces.into_iter().map(String::into_bytes).collect())
             }
         }
     }

@@ -86,7 +86,7 @@ pub use text::request::{
 pub use text::sampler::range::SamplingRange;
 pub use text::tools::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
 pub use text::training_example::{TrainingExample, TrainingTexts};
-pub use tokenizer::{Prompt, SpecialTokenOptions, TokenizeLimits};
+pub use tokenizer::{InfillFile, InfillTexts, Prompt, SpecialTokenOptions, TokenizeLimits};
 pub use training::{
     Measurement, StepReport, TrainableModel, TrainingCheckpoint, TrainingData, TrainingEvent, TrainingMethod,
     TrainingOptions, TrainingRun, TrainingText,

@@ -34,7 +34,7 @@ pub struct Caller {
     pub room: Room,
 }
 
-/// Middleware of the mounts and of Ollama's API: every request needs a valid key, even for a 404. The exception is
+/// Middleware of the mounts and of the APIs with a prefix of their own: every request needs a valid key, even for a 404. The exception is
 /// [`keyless`].
 pub async fn authenticate<B: MessageBody + 'static>(
     request: ServiceRequest,

@@ -14,7 +14,7 @@ use actix_web::middleware::Next;
 use actix_web::web::Data;
 
 use super::Api;
-use super::api_format::is_ollama;
+use super::api_format::below_own_prefix;
 use super::response::Mount;
 use crate::origin::Origin;
 
@@ -51,7 +51,7 @@ pub async fn cors<B: MessageBody + 'static>(
 
 /// Whether a path belongs to an API that needs a key.
 fn is_api(path: &str) -> bool {
-    Mount::of(path).is_some() || is_ollama(path)
+    Mount::of(path).is_some() || below_own_prefix(path).is_some()
 }
 
 /// The value of `Access-Control-Allow-Origin`; `None` if the request has no origin, several, or one that is not allowed.

@@ -1,4 +1,5 @@
-//! Renders an [`Error`] as a response, in the format of OpenAI's API, or of Anthropic's or Ollama's for their requests.
+//! Renders an [`Error`] as a response, in the format of OpenAI's API, or of Anthropic's, Ollama's or Cohere's for
+//! their requests.
 //!
 //! Handlers and extractors return `Error`; actix keeps it inside the response, and `request_logging` renders it here
 //! once the request id is known. Errors from actix itself are converted to the same format.
@@ -87,6 +88,23 @@ impl<'a> OllamaBody<'a> {
     }
 }
 
+/// The error of Cohere's API.
+#[derive(Serialize)]
+struct CohereBody<'a> {
+    id: RequestId,
+    message: Cow<'a, str>,
+    /// Not in Cohere's own errors, as the field below.
+    code: &'static str,
+    param: Option<Cow<'a, str>>,
+}
+
+impl<'a> CohereBody<'a> {
+    fn new(error: &'a Error, id: RequestId) -> Self {
+        let (message, param) = (redact(error.message()), error.param_name().map(redact));
+        Self { id, message, code: error.code().as_str(), param }
+    }
+}
+
 /// The status and the type that Anthropic's API has for an error.
 fn anthropic_status(code: Code) -> (u16, &'static str) {
     match code {
@@ -159,6 +177,7 @@ pub fn render(error: &Error, request_id: RequestId, format: ApiFormat) -> HttpRe
     let mut response = match format {
         ApiFormat::OpenAi => HttpResponse::build(error.status_code()).json(Body::new(error, request_id)),
         ApiFormat::Ollama => HttpResponse::build(error.status_code()).json(OllamaBody::new(error)),
+        ApiFormat::Cohere => HttpResponse::build(error.status_code()).json(CohereBody::new(error, request_id)),
         ApiFormat::Anthropic => {
             let (status, _) = anthropic_status(error.code());
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -10,24 +10,29 @@ use actix_web::HttpRequest;
 use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use super::Api;
-use super::api_format::is_ollama;
+use super::api_format::below_own_prefix;
 use super::response::Mount;
 use crate::ids::KeyId;
 use crate::origin::Origin;
 use crate::service::api_key_secret::looks_like_key;
 
 /// The first segments of the paths, below the mounts, that call models or list them.
-const MODEL_PATHS: [&str; 12] = [
+const MODEL_PATHS: [&str; 17] = [
+    "apply-template",
     "audio",
     "chat",
+    "completion",
     "completions",
     "detokenize",
     "embeddings",
     "images",
+    "infill",
     "messages",
     "models",
     "rerank",
+    "reranking",
     "responses",
+    "score",
     "tokenize",
     "tokenizer_info",
 ];
@@ -59,7 +64,7 @@ pub fn key(api: &Api, request: &HttpRequest) -> Option<KeyId> {
 fn calls_models(path: &str) -> bool {
     let first_segment =
         |(_, rest): (Mount, &str)| rest.split('/').nth(1).is_some_and(|first| MODEL_PATHS.contains(&first));
-    is_ollama(path) || Mount::of(path).is_some_and(first_segment)
+    below_own_prefix(path).is_some() || Mount::of(path).is_some_and(first_segment)
 }
 
 /// Whether a request has credentials that could be a key of this server, or that are of another kind than keys. Some
@@ -127,12 +132,19 @@ mod tests {
 
     #[test]
     fn only_paths_of_models_are_served() {
-        for path in
-            ["/api/tags", "/v1/models", "/v1/models/a", "/openai/v1/chat/completions", "/v1/messages/count_tokens"]
-        {
+        for path in [
+            "/api/tags",
+            "/v2/embed",
+            "/v1/models",
+            "/v1/models/a",
+            "/openai/v1/chat/completions",
+            "/v1/messages/count_tokens",
+        ] {
             assert!(calls_models(path), "{path}");
         }
-        for path in ["/v1/me", "/v1/api-keys", "/v1/modelsx", "/v1/model-pulls", "/v1", "/metrics", "/chat", "/api"] {
+        for path in
+            ["/v1/me", "/v1/api-keys", "/v1/modelsx", "/v1/model-pulls", "/v1", "/metrics", "/chat", "/api", "/v2"]
+        {
             assert!(!calls_models(path), "{path}");
         }
     }

@@ -14,7 +14,7 @@ use actix_web::middleware::Next;
 use actix_web::{Error as ActixError, HttpMessage, web};
 
 use super::Api;
-use super::api_format::{OLLAMA_PREFIX, is_ollama};
+use super::api_format::below_own_prefix;
 use super::connections::Connection;
 use super::request_logging::log_usage;
 use super::response::Mount;
@@ -30,7 +30,7 @@ pub type SharedRecorder = Arc<UsageRecorder>;
 /// Requests to this path are never rate limited, so that a limit that is too low can be raised.
 const UNMETERED_ROUTE: &str = "/projects/{project_id}/rate-limits";
 
-/// Middleware of the mounts and of Ollama's API, inside authentication.
+/// Middleware of the mounts and of the APIs with a prefix of their own, inside authentication.
 pub async fn meter<B: MessageBody + Unpin + 'static>(
     request: ServiceRequest,
     next: Next<B>,
@@ -80,12 +80,12 @@ fn into_error<B>(response: ServiceResponse<EitherBody<B>>, error: Error) -> Serv
     response.into_response(actix_web::HttpResponse::from_error(error)).map_into_right_body()
 }
 
-/// The route as usage records have it: without the prefix of its mount. Routes of Ollama's API keep theirs, because others
-/// have the same names.
+/// The route as usage records have it: without the prefix of its mount. Routes of APIs with a prefix of their own keep it,
+/// because others have the same names.
 fn route(pattern: &str) -> Option<&str> {
     match Mount::of(pattern) {
         Some((_, route)) => Some(route).filter(|route| route.len() > 1),
-        None => Some(pattern).filter(|pattern| is_ollama(pattern) && pattern.len() > OLLAMA_PREFIX.len() + 1),
+        None => Some(pattern).filter(|pattern| below_own_prefix(pattern).is_some_and(|rest| rest.len() > 1)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The HTTP layer: decodes requests, calls the services and encodes the responses.
 //!
 //! One set of handlers is mounted twice: `/v1` uses the spec's envelope, `/openai/v1` OpenAI's exact bodies. Ollama's API
-//! is below `/api`. Every request passes `request_logging` (id, log line, error body); inside the mounts it passes authentication before
+//! is below `/api`, and Cohere's below `/v2`. Every request passes `request_logging` (id, log line, error body); inside the mounts it passes authentication before
 //! anything else is read.
 
 pub mod allowed_hosts;

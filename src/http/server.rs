@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use utoipa_actix_web::service_config::ServiceConfig;
 use utoipa_actix_web::{AppExt, scope};
 
-use super::api_format::OLLAMA_PREFIX;
+use super::api_format::{COHERE_PREFIX, OLLAMA_PREFIX};
 use super::authentication::authenticate;
 use super::connections::{Connections, IDLE_TIMEOUT};
 use super::cors::cors;
@@ -125,8 +125,9 @@ fn app(
         .service(routes::images::fetch)
         .service(scoped(Mount::Spec.prefix(), Mount::Spec, routes::mount))
         .service(scoped(Mount::OpenAi.prefix(), Mount::OpenAi, routes::mount))
-        // Its handlers reply in their own format on any mount.
+        // The handlers of these two reply in their own format on any mount.
         .service(scoped(OLLAMA_PREFIX, Mount::OpenAi, routes::ollama::mount))
+        .service(scoped(COHERE_PREFIX, Mount::OpenAi, routes::cohere::mount))
         .service(routes::health::alive)
         .service(routes::health::ready)
         .service(routes::health::health)

@@ -179,14 +179,23 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     row(post.clone(), "/completions", None, "/completions".into(), text, needs_i);
     let prompt = Json(json!({ "model": MODEL, "prompt": "hi" }));
     row(post.clone(), "/tokenize", None, "/tokenize".into(), prompt, needs_i);
+    row(post.clone(), "/apply-template", None, "/apply-template".into(), chat(json!({})), needs_i);
+    let text = Json(json!({ "model": MODEL, "prompt": "hi", "n_predict": 1 }));
+    row(post.clone(), "/completion", None, "/completion".into(), text, needs_i);
+    let gap = Json(json!({ "model": MODEL, "input_prefix": "hi", "input_suffix": "hello", "n_predict": 1 }));
+    row(post.clone(), "/infill", None, "/infill".into(), gap, needs_i);
     let tokens = Json(json!({ "model": MODEL, "tokens": [1] }));
     row(post.clone(), "/detokenize", None, "/detokenize".into(), tokens, needs_i);
     let described = format!("/tokenizer_info?model={MODEL}");
     row(get.clone(), "/tokenizer_info", None, described, Empty, needs_i);
     let vectors = Json(json!({ "model": EMBEDDER, "input": ["a"] }));
     row(post.clone(), "/embeddings", None, "/embeddings".into(), vectors, needs_i);
-    let ranks = Json(json!({ "model": RERANKER, "query": "a", "documents": ["b"] }));
-    row(post.clone(), "/rerank", None, "/rerank".into(), ranks, needs_i);
+    for route in ["/rerank", "/reranking"] {
+        let ranks = Json(json!({ "model": RERANKER, "query": "a", "documents": ["b"] }));
+        row(post.clone(), route, None, route.into(), ranks, needs_i);
+    }
+    let scores = Json(json!({ "model": RERANKER, "text_1": "a", "text_2": "b" }));
+    row(post.clone(), "/score", None, "/score".into(), scores, needs_i);
     let image_request = Json(json!({ "model": MODEL, "prompt": "a cat" }));
     row(post.clone(), "/images/generations", None, "/images/generations".into(), image_request, needs_i);
     for route in ["/images/edits", "/images/variations"] {
@@ -277,7 +286,25 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     row(get.clone(), "/audit-events", None, "/audit-events".into(), Empty, Needs::Admin);
     row(get, "/audit-events", query, format!("/audit-events?project_id={project}"), Empty, needs_p);
     rows.extend(ollama_rows());
+    rows.extend(cohere_rows());
     rows
+}
+
+/// The routes of Cohere's API. None has the ID of a project.
+fn cohere_rows() -> [Row; 2] {
+    let row = |route: &'static str, body: Value| Row {
+        mounts: &["/v2"],
+        method: Method::POST,
+        route,
+        id_position: None,
+        path: route.to_owned(),
+        body: Body::Json(body),
+        needs: Needs::Inference,
+    };
+    [
+        row("/embed", json!({ "model": EMBEDDER, "input_type": "search_query", "texts": ["a"] })),
+        row("/rerank", json!({ "model": RERANKER, "query": "a", "documents": ["b"] })),
+    ]
 }
 
 /// The routes of Ollama's API. None has the ID of a project.
@@ -357,6 +384,8 @@ impl Row {
             // The model is a chat model.
             "/images/generations" | "/images/edits" | "/images/variations" => response.status == 400,
             "/audio/transcriptions" | "/audio/translations" | "/audio/speech" => response.status == 400,
+            // The model was not trained to fill gaps.
+            "/infill" => response.status == 400,
             // The response was not generated in the background.
             "/responses/{response_id}/cancel" => response.status == 400,
             // The job or batch has ended.
@@ -389,7 +418,9 @@ fn every_route_has_a_row_for_each_id_position() {
     let rows = rows(&tenant, &tenant);
     let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
     for (path, item) in document["paths"].as_object().unwrap() {
-        let Some(route) = path.strip_prefix("/v1").or_else(|| path.strip_prefix("/api")) else { continue };
+        let Some(route) = ["/v1", "/v2", "/api"].into_iter().find_map(|prefix| path.strip_prefix(prefix)) else {
+            continue;
+        };
         let mount = &path[..path.len() - route.len()];
         for (method, operation) in item.as_object().unwrap() {
             if operation["security"] == json!([{}]) {

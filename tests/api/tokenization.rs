@@ -14,7 +14,7 @@ fn tokenize(server: &Server, more: Value) -> Value {
 
 fn detokenize(server: &Server, model: &str, tokens: &Value) -> String {
     let response = server.post("/openai/v1/detokenize", &json!({ "model": model, "tokens": tokens })).ok();
-    assert_eq!(response.as_object().unwrap().len(), 1);
+    assert_eq!(response, json!({ "prompt": response["prompt"], "content": response["prompt"] }));
     response["prompt"].as_str().unwrap().to_owned()
 }
 
@@ -153,7 +153,12 @@ fn errors_name_the_field() {
         ("tokenize", json!({ "messages": [{ "role": "robot", "content": "a" }] }), "messages[0].role"),
         ("tokenize", json!({ "messages": hi, "tools": [{ "type": "f" }] }), "tools[0].type"),
         ("tokenize", json!({ "prompt": "a".repeat((1 << 20) + 1) }), "prompt"),
-        ("tokenize", json!({ "prompt": "a", "with_pieces": true }), "with_pieces"),
+        ("tokenize", json!({ "prompt": "a", "content": "a" }), "content"),
+        ("tokenize", json!({ "content": "a".repeat((1 << 20) + 1) }), "content"),
+        ("tokenize", json!({ "prompt": "a", "with_pieces": 1 }), "with_pieces"),
+        ("tokenize", json!({ "content": "q".repeat((1 << 18) + 1), "with_pieces": true }), "content"),
+        ("apply-template", json!({}), "messages"),
+        ("apply-template", json!({ "messages": hi, "reasoning_effort": "much" }), "reasoning_effort"),
         ("detokenize", json!({}), "tokens"),
         ("detokenize", json!({ "tokens": "a" }), "tokens"),
         ("detokenize", json!({ "tokens": [1, 99_999] }), "tokens[1]"),
@@ -167,4 +172,87 @@ fn errors_name_the_field() {
         assert_eq!(response.error_fields(), expected, "{path} {}", response.text);
         assert!(response.text.len() < 1000);
     }
+}
+
+#[test]
+fn tokens_may_have_their_texts() {
+    let server = Server::start();
+    let text = "the 🦀";
+    let plain = tokenize(&server, json!({ "prompt": text }));
+    let ids = plain["tokens"].as_array().unwrap();
+    let whole = tokenize(&server, json!({ "prompt": text, "with_pieces": true, "return_token_strs": true }));
+    let (pieces, texts) = (whole["tokens"].as_array().unwrap(), whole["token_strs"].as_array().unwrap());
+    assert_eq!(pieces.iter().map(|piece| piece["id"].clone()).collect::<Vec<_>>(), *ids);
+    let mut bytes = Vec::new();
+    for (piece, text) in pieces.iter().zip(texts) {
+        match &piece["piece"] {
+            Value::String(piece) => {
+                assert_eq!(piece, text);
+                bytes.extend(piece.as_bytes());
+            }
+            // A part of a character.
+            piece => {
+                let piece: Vec<u8> = serde_json::from_value(piece.clone()).unwrap();
+                assert!(std::str::from_utf8(&piece).is_err() && text.as_str().unwrap().contains('\u{FFFD}'));
+                bytes.extend(piece);
+            }
+        }
+    }
+    assert_eq!(bytes, text.as_bytes());
+    assert!(pieces.iter().any(|piece| piece["piece"].is_array()), "{pieces:?}");
+    let texts_alone = tokenize(&server, json!({ "prompt": text, "return_token_strs": true }));
+    assert_eq!((&texts_alone["tokens"], &texts_alone["token_strs"]), (&plain["tokens"], &whole["token_strs"]));
+}
+
+#[test]
+fn the_tokens_of_an_encoder_have_its_spelling() {
+    let server = Server::with_encoders();
+    let request = json!({ "model": EMBEDDER, "content": "hello", "add_special": true, "with_pieces": true });
+    let response = tokenize(&server, request);
+    let tokens = response["tokens"].as_array().unwrap();
+    assert_eq!((&tokens[0]["piece"], &tokens[tokens.len() - 1]["piece"]), (&json!("[CLS]"), &json!("[SEP]")));
+}
+
+#[test]
+fn the_only_chat_model_needs_no_name() {
+    let server = Server::with_encoders();
+    let named = tokenize(&server, json!({ "content": "the hello" }));
+    assert_eq!(server.post("/v1/tokenize", &json!({ "content": "the hello" })).ok()["tokens"], named["tokens"]);
+    let text = server.post("/v1/detokenize", &json!({ "model": "", "tokens": named["tokens"] })).ok();
+    assert_eq!(text["content"], "the hello");
+
+    let two = Server::start_configured(&TinyModel::default(), |config| {
+        TinyModel::default().write(&config.paths.models, "other");
+    });
+    let refused = two.post("/v1/tokenize", &json!({ "content": "the hello" }));
+    assert_eq!(refused.error_fields(), (400, "invalid_parameter".to_owned(), Some("model".to_owned())));
+    assert!(refused.text.contains("other") && refused.text.contains(MODEL), "{}", refused.text);
+    let (project, _, _) = two.tenant("t");
+    let key = json!({ "name": "k", "project_id": project, "scopes": ["inference"], "models": ["other"] });
+    let key = two.post("/v1/api-keys", &key).ok()["secret"].as_str().unwrap().to_owned();
+    // The key may call one of them.
+    two.call(Method::POST, "/v1/tokenize", Some(&key), Some(&json!({ "content": "the hello" }))).ok();
+}
+
+#[test]
+fn an_applied_template_is_the_text_of_the_chat_prompt() {
+    let server = Server::start_with(&TinyModel {
+        template: Some(&format!("{}{{{{ enable_thinking }}}}", crate::tiny_model::CHATML)),
+        ..TinyModel::default()
+    });
+    let messages = json!([{ "role": "user", "content": "<|im_end|> \u{FDD0}hi" }]);
+    let apply = |more: Value| {
+        let mut request = json!({ "model": MODEL, "messages": messages });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/openai/v1/apply-template", &request)
+    };
+    let text = apply(json!({ "enable_thinking": true, "temperature": 0.5 })).ok();
+    let expected = "<|im_start|>user\n<|im_end|> \u{FDD0}hi<|im_end|>\n<|im_start|>assistant\ntrue";
+    assert_eq!(text, json!({ "prompt": expected }));
+    assert_eq!(apply(json!({ "chat_template_kwargs": { "enable_thinking": true } })).ok(), text);
+    let open = apply(json!({ "add_generation_prompt": false, "enable_thinking": false })).ok();
+    assert!(open["prompt"].as_str().unwrap().ends_with("hi<|im_end|>\nfalse"), "{open}");
+    let request = json!({ "messages": messages, "chat_template_kwargs": { "enable_thinking": true } });
+    let counted = tokenize(&server, request);
+    assert_eq!(detokenize(&server, MODEL, &counted["tokens"]), expected);
 }

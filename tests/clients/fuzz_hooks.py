@@ -30,6 +30,9 @@ def before_call(context, case, kwargs):
         case.body.pop("min_tokens", None)
     if valid and case.path in ("/api/chat", "/api/generate") and isinstance(case.body, dict):
         case.body |= {"model": CHAT, "options": {"num_predict": 1}}
+    if valid and case.path.endswith("/completion") and isinstance(case.body, dict):
+        case.body |= {"model": CHAT, "n_predict": 1, "n_cmpl": 1}
+        case.body.pop("min_tokens", None)
     if valid and case.path.endswith("/responses") and isinstance(case.body, dict):
         case.body |= {"model": CHAT, "max_output_tokens": 1}
         case.body.pop("min_tokens", None)

@@ -73,6 +73,13 @@ impl Response {
     /// no code.
     pub fn error_fields(&self) -> (u16, String, Option<String>) {
         let body = self.json();
+        if let (Some(message), Some(id), None) = (body["message"].as_str(), body["id"].as_str(), body.get("error")) {
+            // Cohere's format.
+            assert!(message.len() > 10 && body.as_object().unwrap().len() == 4, "{}", self.text);
+            assert_eq!(id, self.headers["x-request-id"].to_str().unwrap(), "{}", self.text);
+            let (code, param) = (body["code"].as_str().unwrap(), body["param"].as_str());
+            return (self.status, code.to_owned(), param.map(str::to_owned));
+        }
         let error = body.get("error").unwrap_or_else(|| panic!("no error in {}", self.text));
         if let Some(text) = error.as_str() {
             assert!(text.len() > 10 && body.as_object().unwrap().len() == 1, "{}", self.text);

@@ -97,7 +97,7 @@ fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String>
             }
             Row::Pair { query, document, ids, types, .. } => {
                 let found = model
-                    .encode_pairs(query, std::slice::from_ref(document), true, &TokenizeLimits::default())
+                    .encode_pairs(query, std::slice::from_ref(document), true, None, &TokenizeLimits::default())
                     .unwrap()
                     .remove(0)
                     .0;

@@ -85,7 +85,9 @@ impl ChatRequest<'_> {
             PromptEnd::LastMessageText => {
                 let field = match self.dialect {
                     Dialect::Chat => "continue_final_message",
-                    Dialect::Messages | Dialect::Responses | Dialect::Ollama => self.dialect.prompt(),
+                    Dialect::Messages | Dialect::Responses | Dialect::Ollama | Dialect::LlamaCpp => {
+                        self.dialect.prompt()
+                    }
                 };
                 return Err(unsupported(&model.id, field));
             }

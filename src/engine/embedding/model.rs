@@ -16,7 +16,7 @@ use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::PreprocessError;
 use crate::engine::model_adapter::{AdaptedNetwork, ModelAdapter};
 use crate::engine::precision::Precision;
-use crate::engine::preprocessor::{EncoderTokenizerInfo, Isolation, Preprocessor};
+use crate::engine::preprocessor::{EncoderTokenizerInfo, Isolation, PairLengths, Preprocessor};
 use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_compute_panic;
 use crate::engine::runtime::memory_budget::Lease;
@@ -302,6 +302,11 @@ impl EncoderModel {
         self.preprocessor.decode(ids)
     }
 
+    /// These tokens as the tokenizer writes them, such as `##ing`.
+    pub fn pieces(&self, ids: &[u32]) -> Result<Vec<String>, PreprocessError> {
+        self.preprocessor.pieces(ids)
+    }
+
     /// Adds the special tokens around a text given as tokens, unless it has them already.
     pub fn add_special_tokens(&self, ids: &[u32]) -> Tokenized {
         let EncoderTokenizerInfo { prefix, suffix, .. } = &self.info;
@@ -309,17 +314,19 @@ impl EncoderModel {
         Tokenized::new(if whole { ids.to_vec() } else { [prefix, ids, suffix].concat() })
     }
 
-    /// Tokenizes pairs of the query and each document, truncated to the model's limit if `truncate`. Says for each
-    /// whether its tokens are otherwise complete, as [`Self::encode`] does.
+    /// Tokenizes pairs of the query and each document, truncated to the model's limit if `truncate`, and the document to
+    /// `max_document` tokens before. Says for each whether its tokens are otherwise complete, as [`Self::encode`] does.
     pub fn encode_pairs(
         &self,
         query: &str,
         documents: &[String],
         truncate: bool,
+        max_document: Option<usize>,
         limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
         let limits = limits.clone().with_max_tokens(self.limit());
-        self.preprocessor.encode_pairs(query, documents, truncate.then(|| self.limit()), &limits)
+        let max = PairLengths { pair: truncate.then(|| self.limit()), document: max_document };
+        self.preprocessor.encode_pairs(query, documents, max, &limits)
     }
 
     /// Truncates a single text to `limit` tokens and keeps the special tokens at its end.

@@ -5,8 +5,9 @@ mod gguf;
 use std::borrow::Cow;
 
 use tokenizers::utils::truncation::truncate_encodings;
-use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationParams};
+use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationDirection, TruncationParams};
 
+use crate::engine::preprocessor::PairLengths;
 use crate::engine::preprocessor::tokenizer_info::EncoderTokenizerInfo;
 use crate::engine::tokenizer::checks::check_tokenizer_json;
 use crate::engine::tokenizer::files::TextFiles;
@@ -68,17 +69,22 @@ impl EncoderTokenizer {
         self.tokenizer.decode(ids, false).map_err(|error| error.to_string())
     }
 
-    /// Tokenizes the query with each document ([`Self::encode_pair`]). Without a `max_length`, the first pair over the
-    /// limits is the last of the result.
+    /// These tokens as the tokenizer writes them; empty for unknown IDs.
+    pub fn pieces(&self, ids: &[u32]) -> Vec<String> {
+        ids.iter().map(|id| self.tokenizer.id_to_token(*id).unwrap_or_default()).collect()
+    }
+
+    /// Tokenizes the query with each document ([`Self::encode_pair`]). Without a length of pairs in `max`, the first pair over
+    /// the limits is the last of the result.
     pub fn encode_pairs(
         &self,
         query: &str,
         documents: &[String],
-        max_length: Option<usize>,
+        max: PairLengths,
         limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, String> {
-        let pairs = documents.iter().map(|document| self.encode_pair(query, document, max_length, limits));
-        until_limits(pairs, max_length.is_some(), limits)
+        let pairs = documents.iter().map(|document| self.encode_pair(query, document, max, limits));
+        until_limits(pairs, max.pair.is_some(), limits)
     }
 
     /// A text's tokens with special tokens, and whether they are complete: tokenizing stops at `limits`.
@@ -106,21 +112,24 @@ impl EncoderTokenizer {
         Ok((Encoding::merge(parts, false), true))
     }
 
-    /// A query and a document, truncated to `max_length` tokens if given, the longer text first. Says whether the
-    /// tokens are otherwise complete, as [`Self::encode`] does.
+    /// A query and a document, truncated as `max` says. Says whether the tokens are otherwise complete, as [`Self::encode`]
+    /// does.
     fn encode_pair(
         &self,
         first: &str,
         second: &str,
-        max_length: Option<usize>,
+        max: PairLengths,
         limits: &TokenizeLimits,
     ) -> Result<(Tokenized, bool), String> {
         let unusable = |error: tokenizers::Error| error.to_string();
         let ((one, complete), (mut other, other_complete)) =
             (self.tokenize(first, limits)?, self.tokenize(second, limits)?);
+        if let Some(length) = max.document {
+            other.truncate(length, 0, TruncationDirection::Right);
+        }
         other.set_type_ids(vec![1; other.len()]);
         let added = self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
-        let (one, other) = match max_length.filter(|max_length| one.len() + other.len() + added > *max_length) {
+        let (one, other) = match max.pair.filter(|max_length| one.len() + other.len() + added > *max_length) {
             Some(max_length) => {
                 let rule =
                     TruncationParams { max_length: max_length.saturating_sub(added), ..TruncationParams::default() };

@@ -113,6 +113,11 @@ impl ChatPreprocessor {
         Ok(prompt)
     }
 
+    /// Renders the conversation. Special tokens in messages look like those of the template.
+    pub fn text(&self, messages: &[Message], tools: &[Tool], options: &PromptOptions) -> Result<String, PromptError> {
+        Ok(self.tokens.unprotect(&self.render_with_tools(messages, tools, options)?))
+    }
+
     pub fn tokenizer(&self) -> &ChatTokenizer {
         &self.tokens
     }

@@ -33,8 +33,9 @@ use crate::engine::text::message::Message;
 use crate::engine::text::prompt_options::PromptOptions;
 use crate::engine::text::tools::Tool;
 use crate::engine::text::training_example::{TrainingExample, TrainingTexts};
-use crate::engine::tokenizer::{Prompt, SpecialTokenOptions, TokenizeLimits};
+use crate::engine::tokenizer::{InfillTexts, Prompt, SpecialTokenOptions, TokenizeLimits};
 use crate::models::encoder::Tokenized;
+pub use request::PairLengths;
 use request::Request;
 use request_handler::RequestHandler;
 use sandbox_parent::Sandbox;
@@ -129,6 +130,19 @@ impl Preprocessor {
         self.call(&request, limits).unwrap_or_else(|error| Err(PromptError::PreprocessError(error)))
     }
 
+    /// The text of the prompt of a conversation.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        tools: &[Tool],
+        options: &PromptOptions,
+        limits: &TokenizeLimits,
+    ) -> Result<String, PromptError> {
+        let options = Cow::Borrowed(options);
+        let request = Request::Render { messages: messages.into(), tools: tools.into(), options };
+        self.call(&request, limits).unwrap_or_else(|error| Err(PromptError::PreprocessError(error)))
+    }
+
     /// The tokens of a training example, unless a text has more than `max_tokens`.
     pub fn training_texts(
         &self,
@@ -150,14 +164,9 @@ impl Preprocessor {
         self.call(&Request::Text { text: text.into(), special }, limits)
     }
 
-    /// A prompt to generate the text between `prefix` and `suffix`; `None` if the model was not trained for it.
-    pub fn infill(
-        &self,
-        prefix: &str,
-        suffix: &str,
-        limits: &TokenizeLimits,
-    ) -> Result<Option<Prompt>, PreprocessError> {
-        self.call(&Request::Infill { prefix: prefix.into(), suffix: suffix.into() }, limits)
+    /// A prompt to generate the text between two others; `None` if the model was not trained for it.
+    pub fn infill(&self, texts: &InfillTexts, limits: &TokenizeLimits) -> Result<Option<Prompt>, PreprocessError> {
+        self.call(&Request::Infill { texts: Cow::Borrowed(texts) }, limits)
     }
 
     /// The tokens of words within a text, with a space before them and without.
@@ -172,6 +181,11 @@ impl Preprocessor {
         response.map_err(PreprocessError::Failed)
     }
 
+    /// An encoder's tokens as its tokenizer writes them.
+    pub fn pieces(&self, ids: &[u32]) -> Result<Vec<String>, PreprocessError> {
+        self.call(&Request::Pieces { ids: ids.into() }, &TokenizeLimits::default())
+    }
+
     /// Tokenizes texts for an encoder, and says for each whether its tokens are complete. Unless `keep_going`, the
     /// first text over the limits is the last of the result.
     pub fn encode_texts(
@@ -184,17 +198,17 @@ impl Preprocessor {
         response.map_err(PreprocessError::Failed)
     }
 
-    /// Tokenizes the query with each document. With a `max_length`, the longer text of a pair is truncated first.
-    /// Without one, the first pair over the limits is the last of the result.
+    /// Tokenizes the query with each document. Without a length of pairs in `max`, the first pair over the limits is the last
+    /// of the result.
     pub fn encode_pairs(
         &self,
         query: &str,
         documents: &[String],
-        max_length: Option<usize>,
+        max: PairLengths,
         limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
         let (query, documents) = (query.into(), documents.into());
-        let response: Result<_, String> = self.call(&Request::Pairs { query, documents, max_length }, limits)?;
+        let response: Result<_, String> = self.call(&Request::Pairs { query, documents, max }, limits)?;
         response.map_err(PreprocessError::Failed)
     }
 

@@ -67,19 +67,23 @@ impl RequestHandler {
             (Request::Text { text, special }, Self::Chat(chat)) => {
                 sandbox_protocol::encode(&chat.tokenizer().encode_text(&text, special, limits))
             }
-            (Request::Infill { prefix, suffix }, Self::Chat(chat)) => {
-                sandbox_protocol::encode(&chat.tokenizer().encode_infill(&prefix, &suffix, limits))
+            (Request::Render { messages, tools, options }, Self::Chat(chat)) => {
+                sandbox_protocol::encode(&chat.text(&messages, &tools, &options))
+            }
+            (Request::Infill { texts }, Self::Chat(chat)) => {
+                sandbox_protocol::encode(&chat.tokenizer().encode_infill(&texts, limits))
             }
             (Request::Words { words }, Self::Chat(chat)) => {
                 let forms = words.iter().flat_map(|word| chat.tokenizer().encode_word(word));
                 sandbox_protocol::encode(&forms.collect::<Vec<_>>())
             }
             (Request::Decode { ids }, Self::Encoder(tokens)) => sandbox_protocol::encode(&tokens.decode(&ids)),
+            (Request::Pieces { ids }, Self::Encoder(tokens)) => sandbox_protocol::encode(&tokens.pieces(&ids)),
             (Request::Texts { texts, keep_going }, Self::Encoder(tokens)) => {
                 sandbox_protocol::encode(&tokens.encode_all(&texts, keep_going, limits))
             }
-            (Request::Pairs { query, documents, max_length }, Self::Encoder(tokens)) => {
-                sandbox_protocol::encode(&tokens.encode_pairs(&query, &documents, max_length, limits))
+            (Request::Pairs { query, documents, max }, Self::Encoder(tokens)) => {
+                sandbox_protocol::encode(&tokens.encode_pairs(&query, &documents, max, limits))
             }
             (Request::Image { texts }, Self::Image(tokenizers)) => {
                 let encode = |tokenizer: &PromptTokenizer| texts.iter().map(|text| tokenizer.encode(text)).collect();

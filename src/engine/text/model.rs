@@ -21,7 +21,7 @@ use crate::engine::text::scheduler::{ModelId, Tenant};
 use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
 use crate::engine::text::training_example::{TrainingExample, TrainingTexts};
-use crate::engine::tokenizer::{Prompt, SpecialTokenOptions, TokenizeLimits, Vocabulary};
+use crate::engine::tokenizer::{InfillTexts, Prompt, SpecialTokenOptions, TokenizeLimits, Vocabulary};
 use crate::models::ModelError;
 use crate::models::backend::Backend;
 use crate::models::causal_lm::{BatchRow, CausalLm, Logits};
@@ -172,6 +172,17 @@ impl TextModel {
         self.preprocessor.prompt(messages, tools, options, bound)
     }
 
+    /// The text that [`Self::prompt_within`] tokenizes.
+    pub fn prompt_text(
+        &self,
+        messages: &[Message],
+        tools: &[Tool],
+        options: &PromptOptions,
+        bound: &TokenizeLimits,
+    ) -> Result<String, PromptError> {
+        self.preprocessor.render(messages, tools, options, bound)
+    }
+
     /// The reasoning that may follow a prompt. `None` if the model does not reason, or not after this prompt. `max_tokens`:
     /// its limit.
     pub fn reasoning_after(&self, prompt: &[u32], max_tokens: Option<u32>) -> Option<ReasoningRequest> {
@@ -198,15 +209,14 @@ impl TextModel {
         self.preprocessor.tokenize(text, special, bound)
     }
 
-    /// Like [`Self::text_prompt`], for a prompt whose completion is the text between `prefix` and `suffix`. Special tokens
-    /// in them stay text. `None`: the model has no tokens for such prompts.
+    /// Like [`Self::text_prompt`], for a prompt whose completion is the text between two others. Special tokens in them stay
+    /// text. `None`: the model has no tokens for such prompts.
     pub fn infill_prompt(
         &self,
-        prefix: &str,
-        suffix: &str,
+        texts: &InfillTexts,
         bound: &TokenizeLimits,
     ) -> Result<Option<Prompt>, PreprocessError> {
-        self.preprocessor.infill(prefix, suffix, bound)
+        self.preprocessor.infill(texts, bound)
     }
 
     /// The tokens of a training example and which of them are targets, unless a text has more than `max_tokens`. `limits`

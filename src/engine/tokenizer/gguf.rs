@@ -202,7 +202,7 @@ impl ChatTokenizer {
         let adds_bos = metadata.flag("tokenizer.ggml.add_bos_token").unwrap_or(add_bos);
         let prefix = vocabulary.bos.filter(|_| adds_bos);
         let with_text = |text: &str| table.texts.iter().position(|other| other == text).map(|id| id as u32);
-        let fim = FimTokens::from_metadata(|key| table.id(key)).or_else(|| FimTokens::from_vocabulary(with_text));
+        let fim = FimTokens::of_gguf(|key| table.id(key), with_text);
         Ok((Self { encoder, special_tokens, prefix, document_bos: prefix, fim }, vocabulary))
     }
 }
@@ -213,7 +213,7 @@ pub fn has_fim_tokens(metadata: &Metadata) -> bool {
     let known = |id: &u32| (*id as usize) < texts.len();
     let by_key = |key: &str| metadata.integer(key).and_then(|id| u32::try_from(id).ok()).filter(known);
     let with_text = |text: &str| texts.iter().position(|other| other == text).and_then(|id| u32::try_from(id).ok());
-    FimTokens::from_metadata(by_key).or_else(|| FimTokens::from_vocabulary(with_text)).is_some()
+    FimTokens::of_gguf(by_key, with_text).is_some()
 }
 
 fn token_bytes(table: &GgufVocabulary<'_>, kind: Kind, id: usize, text: &str) -> Vec<u8> {

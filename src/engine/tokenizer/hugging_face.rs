@@ -171,7 +171,7 @@ impl ChatTokenizer {
             let framed = tokenizer.encode_fast("", true);
             framed.is_ok_and(|framed| framed.get_ids().first() == Some(bos))
         });
-        let fim = FimTokens::from_vocabulary(|text| tokenizer.token_to_id(text));
+        let fim = FimTokens::of_vocabulary(|text| tokenizer.token_to_id(text));
         // TemplateSources write the BOS token themselves; transformers adds none to rendered prompts.
         Ok((
             Self { encoder, special_tokens, prefix: None, document_bos, fim },

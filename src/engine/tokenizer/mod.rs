@@ -9,6 +9,7 @@ pub mod files;
 mod fill_in_the_middle;
 mod gguf;
 mod hugging_face;
+mod infill_encoder;
 pub mod pretokenizer;
 mod sentencepiece_bpe;
 pub mod special_tokens;
@@ -25,6 +26,7 @@ use tokenizers::Tokenizer;
 use crate::engine::tokenizer::special_tokens::{Part, SpecialTokens};
 pub use chunks::chunks;
 use fill_in_the_middle::FimTokens;
+pub use fill_in_the_middle::{InfillFile, InfillTexts};
 pub use gguf::{GgufVocabulary, check, has_fim_tokens};
 pub use hugging_face::{check as check_hugging_face, tokenizer_json};
 pub use vocabulary::Vocabulary;
@@ -190,20 +192,6 @@ impl ChatTokenizer {
         Prompt { ids, complete }
     }
 
-    /// Encodes a prompt whose completion is the text between `prefix` and `suffix`, after the model's BOS token if it has
-    /// one. Special tokens in them stay text. `None`: the model has no tokens for such prompts.
-    pub fn encode_infill(&self, prefix: &str, suffix: &str, limits: &TokenizeLimits) -> Option<Prompt> {
-        let fim = self.fim?;
-        let limits = if prefix.len() + suffix.len() > chunks::MAX_CHUNK { limits } else { &TokenizeLimits::default() };
-        let mut ids: Vec<u32> = self.document_bos.into_iter().chain([fim.prefix]).collect();
-        let mut complete = self.encoder.append(prefix, Position::AfterSpecial, limits, &mut ids);
-        ids.push(fim.suffix);
-        // The suffix continues the middle, so no space is prepended to it.
-        complete = complete && self.encoder.append(suffix, Position::Continuation, limits, &mut ids);
-        ids.push(fim.middle);
-        Some(Prompt { ids, complete })
-    }
-
     /// Whether [`Self::encode_text`] adds the BOS token.
     pub fn adds_bos(&self) -> bool {
         self.document_bos.is_some()
@@ -233,6 +221,11 @@ impl ChatTokenizer {
     /// See [`SpecialTokens::protect`].
     pub fn protect(&self, text: &str) -> String {
         self.special_tokens.protect(text)
+    }
+
+    /// The text of a rendered template whose messages were [`Self::protect`]ed.
+    pub fn unprotect(&self, rendered: &str) -> String {
+        self.special_tokens.unprotect(rendered)
     }
 
     /// Encodes a rendered template whose messages were [`Self::protect`]ed.

@@ -101,7 +101,8 @@ impl SpecialTokens {
         (!text.is_empty()).then(|| Part::Text(text.to_owned()))
     }
 
-    fn unprotect(&self, text: &str) -> String {
+    /// Restores text in which [`Self::protect`] escaped special tokens.
+    pub fn unprotect(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut chars = text.chars();
         while let Some(letter) = chars.next() {

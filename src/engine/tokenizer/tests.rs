@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::fill_in_the_middle::FimTokens;
-use super::{ChatTokenizer, Position, SpecialTokenOptions, TokenizeLimits, Vocabulary};
+use super::fill_in_the_middle::{FimTokens, RepositoryTokens};
+use super::{ChatTokenizer, InfillTexts, Position, SpecialTokenOptions, TokenizeLimits, Vocabulary};
 use crate::engine::tokenizer::files::TextFiles;
 use crate::models::gguf::GgufFile;
 
@@ -232,6 +232,10 @@ fn hub_with(added: &[&str]) -> (ChatTokenizer, Vocabulary) {
     ChatTokenizer::from_hugging_face(&TextFiles::read(dir.path()).unwrap(), 1 << 20, TEMPLATE).unwrap()
 }
 
+fn between(prefix: &str, suffix: &str) -> InfillTexts {
+    InfillTexts { prefix: prefix.to_owned(), suffix: suffix.to_owned(), ..InfillTexts::default() }
+}
+
 #[test]
 fn a_middle_is_between_prefix_and_suffix_in_any_family() {
     let families = [
@@ -250,7 +254,7 @@ fn a_middle_is_between_prefix_and_suffix_in_any_family() {
             id.unwrap_or_else(|| panic!("{text}"))
         });
         let text = format!("a{}b", family[1]);
-        let infill = tokens.encode_infill(&text, "c d", &TokenizeLimits::default()).unwrap();
+        let infill = tokens.encode_infill(&between(&text, "c d"), &TokenizeLimits::default()).unwrap();
         let plain = |text: &str, position| {
             let mut ids = Vec::new();
             assert!(tokens.encoder.append(text, position, &TokenizeLimits::default(), &mut ids));
@@ -261,11 +265,12 @@ fn a_middle_is_between_prefix_and_suffix_in_any_family() {
         assert_eq!(infill.ids, [vec![prefix], before, vec![suffix], after, vec![middle]].concat());
         assert!(infill.complete);
         let long = "many words ".repeat(20_000);
-        let limited = tokens.encode_infill(&long, &long, &TokenizeLimits::default().with_max_tokens(100)).unwrap();
+        let limited =
+            tokens.encode_infill(&between(&long, &long), &TokenizeLimits::default().with_max_tokens(100)).unwrap();
         assert!(!limited.complete && limited.ids.len() < 20_000);
     }
     let (incomplete, _) = hub_with(&["<fim_prefix>", "<fim_suffix>", "<MID>"]);
-    assert_eq!(incomplete.encode_infill("a", "b", &TokenizeLimits::default()), None);
+    assert_eq!(incomplete.encode_infill(&between("a", "b"), &TokenizeLimits::default()), None);
 }
 
 #[test]
@@ -281,9 +286,13 @@ fn a_file_may_name_the_tokens_of_a_middle() {
         ("tokenizer.ggml.fim_mid_token_id", 6),
     ];
     let named = |keys: &[(&str, u32)]| {
-        FimTokens::from_metadata(|key| keys.iter().find(|(name, _)| *name == key).map(|(_, id)| *id))
+        FimTokens::of_gguf(|key| keys.iter().find(|(name, _)| *name == key).map(|(_, id)| *id), |_| None)
     };
-    assert_eq!(named(&old), Some(FimTokens { prefix: 1, suffix: 2, middle: 3 }));
-    assert_eq!(named(&[&old[..], &new[..]].concat()), Some(FimTokens { prefix: 4, suffix: 5, middle: 6 }));
+    let repository = RepositoryTokens::default();
+    assert_eq!(named(&old), Some(FimTokens { prefix: 1, suffix: 2, middle: 3, repository }));
+    assert_eq!(named(&[&old[..], &new[..]].concat()), Some(FimTokens { prefix: 4, suffix: 5, middle: 6, repository }));
     assert_eq!(named(&new[..2]), None);
+    let files = [("tokenizer.ggml.fim_rep_token_id", 7), ("tokenizer.ggml.fim_sep_token_id", 8)];
+    let repository = RepositoryTokens { repository: Some(7), file: Some(8) };
+    assert_eq!(named(&[&new[..], &files].concat()).unwrap().repository, repository);
 }

@@ -10,7 +10,7 @@ use crate::http::response::Mount;
 /// The tags of APIs whose bodies are the same on both mounts, without an envelope.
 const EXACT_TAGS: [&str; 2] = ["messages", "responses"];
 /// The tags some of whose bodies have no `id` or no `object` on OpenAI's mount.
-const BARE_TAGS: [&str; 4] = ["audio", "images", "tokenization", "conversation-items"];
+const BARE_TAGS: [&str; 5] = ["audio", "images", "tokenization", "conversation-items", "llama-cpp"];
 
 /// Completes the document collected from the handlers.
 pub fn complete(document: &mut Value) {
@@ -30,10 +30,12 @@ pub fn complete(document: &mut Value) {
     document["components"]["schemas"]["Error"] = error();
     document["components"]["schemas"]["AnthropicError"] = anthropic_error();
     document["components"]["schemas"]["OllamaError"] = ollama_error();
+    document["components"]["schemas"]["CohereError"] = cohere_error();
     for (name, description) in [
         ("Error", "An error; `error.code` identifies it."),
         ("AnthropicError", "An error of Anthropic's API; `error.code` identifies it."),
         ("OllamaError", "An error of Ollama's API."),
+        ("CohereError", "An error of Cohere's API; `code` identifies it."),
     ] {
         document["components"]["responses"][name] = json!({
             "description": description,
@@ -61,6 +63,7 @@ fn complete_operation(operation: &mut Value, mount: Option<Mount>) {
     let error = match operation["tags"][0].as_str() {
         Some("messages") => "AnthropicError",
         Some("ollama") => "OllamaError",
+        Some("cohere") => "CohereError",
         _ => "Error",
     };
     operation["responses"]["default"] = json!({ "$ref": format!("#/components/responses/{error}") });
@@ -128,6 +131,21 @@ fn ollama_error() -> Value {
         "type": "object",
         "required": ["error"],
         "properties": { "error": { "type": "string", "description": "What is wrong, and what is accepted." } },
+    })
+}
+
+/// An error in the format of Cohere's API.
+fn cohere_error() -> Value {
+    let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
+    json!({
+        "type": "object",
+        "required": ["id", "message", "code", "param"],
+        "properties": {
+            "id": { "type": "string" },
+            "message": { "type": "string", "description": "What is wrong, and what is accepted." },
+            "code": { "type": "string", "enum": codes },
+            "param": { "type": ["string", "null"], "description": "The path of the field that the error is about." },
+        },
     })
 }
 

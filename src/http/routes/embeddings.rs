@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::calls::embeddings::EmbeddingCall;
-use crate::calls::text_input::TextInput;
+use crate::calls::text_input::{TextField, TextInput};
 use crate::engine::InputType;
 use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
@@ -117,25 +117,27 @@ impl EmbeddingRequest {
             return Err(Error::invalid("input", UNDECLARED_TOKENS));
         }
         let (inputs, single) = self.input.into_list();
-        check_inputs(&inputs, single)?;
+        let field = TextField { name: "input", single };
+        check_inputs(&inputs, field)?;
         let input_type = match self.input_type {
             None => InputType::Unspecified,
             Some(Purpose::Query) => InputType::Query,
             Some(Purpose::Document) => InputType::Document,
         };
         let (dimensions, truncate) = (self.dimensions, self.truncate.unwrap_or(false));
-        let call =
-            EmbeddingCall { model: self.model, inputs, single, dimensions, input_type, truncate, max_tokens: None };
+        let fields = vec![(field, inputs.len())];
+        let call = EmbeddingCall { model: self.model, inputs, fields, dimensions, input_type, truncate, max_tokens: None };
         Ok((call, self.encoding_format.unwrap_or_default()))
     }
 }
 
-pub(super) fn check_inputs(inputs: &[TextInput], single: bool) -> Result<()> {
-    check_count("input", inputs.len(), MAX_INPUTS)?;
+/// Refuses too many inputs, and empty ones. `field`: where they are in the request.
+pub(super) fn check_inputs(inputs: &[TextInput], field: TextField) -> Result<()> {
+    check_count(field.name, inputs.len(), MAX_INPUTS)?;
     match inputs.iter().position(TextInput::is_empty) {
         None => Ok(()),
         Some(index) => {
-            let field = if single { "input".to_owned() } else { format!("input[{index}]") };
+            let field = field.of(index);
             let text = format!("'{field}' is empty; send some text or tokens.");
             Err(Error::invalid(field, text))
         }
@@ -146,12 +148,15 @@ impl Encoding {
     fn write(self, vector: Vec<f32>) -> Vector {
         match self {
             Self::Float => Vector::Numbers(vector),
-            Self::Base64 => {
-                let bytes: Vec<u8> = vector.into_iter().flat_map(f32::to_le_bytes).collect();
-                Vector::Base64(STANDARD.encode(bytes))
-            }
+            Self::Base64 => Vector::Base64(to_base64(&vector)),
         }
     }
+}
+
+/// Little-endian 32-bit floats in base64.
+pub(super) fn to_base64(vector: &[f32]) -> String {
+    let bytes: Vec<u8> = vector.iter().flat_map(|component| component.to_le_bytes()).collect();
+    STANDARD.encode(bytes)
 }
 
 /// Create embeddings, normalized to length 1.

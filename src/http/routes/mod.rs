@@ -9,6 +9,7 @@ mod audit;
 pub mod batches;
 mod catalog;
 pub mod chat;
+pub mod cohere;
 mod completion_body;
 pub mod completions;
 mod conversation_items;
@@ -22,6 +23,7 @@ pub mod health;
 mod hyperparameters;
 pub mod images;
 mod limits;
+mod llama_cpp;
 mod message_schema;
 pub mod metrics;
 mod model_pulls;
@@ -33,6 +35,7 @@ mod prompt_logprobs;
 mod rerank;
 pub mod responses;
 mod sampling_fields;
+mod score;
 pub mod sign_in;
 mod text_inputs;
 mod tokenization;
@@ -61,6 +64,8 @@ pub fn mount(config: &mut ServiceConfig) {
         .configure(completions::routes)
         .configure(embeddings::routes)
         .configure(rerank::routes)
+        .configure(score::routes)
+        .configure(llama_cpp::routes)
         .configure(tokenization::routes)
         .configure(images::routes)
         .configure(audio::routes)

@@ -10,10 +10,11 @@ use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
+use crate::http::routes::text_inputs::check_count;
 use crate::http::{Api, authentication::Caller};
 
 pub fn routes(config: &mut ServiceConfig) {
-    config.service(create);
+    config.service(create).service(create_as_llama_cpp);
 }
 
 const MAX_DOCUMENTS: usize = 2048;
@@ -44,9 +45,17 @@ pub struct RerankRequest {
 
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "must be a string, or an object with a text")]
-enum Document {
+pub(super) enum Document {
     Bare(String),
     Object { text: String },
+}
+
+impl Document {
+    pub fn into_text(self) -> String {
+        match self {
+            Self::Bare(text) | Self::Object { text } => text,
+        }
+    }
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -80,29 +89,38 @@ struct RerankUsage {
 impl RerankRequest {
     /// Validates each field; returns whether to include the documents.
     fn check(self) -> Result<(RerankCall, bool)> {
-        let count = self.documents.len();
-        if !(1..=MAX_DOCUMENTS).contains(&count) {
-            let text = format!("'documents' has {count} entries; it must have 1 to {MAX_DOCUMENTS}.");
-            return Err(Error::invalid("documents", text));
-        }
-        if self.query.is_empty() {
-            return Err(Error::invalid("query", "'query' is empty; send a question."));
-        }
-        if self.top_n == Some(0) {
-            return Err(Error::invalid("top_n", "'top_n' is 0; it must be at least 1."));
-        }
-        let text = |document| match document {
-            Document::Bare(text) | Document::Object { text } => text,
+        let documents: Vec<String> = self.documents.into_iter().map(Document::into_text).collect();
+        check_texts(&self.query, &documents, self.top_n)?;
+        let (truncate, raw) = (self.truncate.unwrap_or(false), self.raw_scores.unwrap_or(false));
+        let call = RerankCall {
+            model: self.model,
+            query: self.query,
+            documents,
+            top_n: self.top_n,
+            truncate,
+            max_document_tokens: None,
+            raw,
         };
-        let documents: Vec<String> = self.documents.into_iter().map(text).collect();
-        if let Some(index) = documents.iter().position(String::is_empty) {
+        Ok((call, self.return_documents.unwrap_or(false)))
+    }
+}
+
+/// Checks the fields that all formats of reranking have.
+pub(super) fn check_texts(query: &str, documents: &[String], top_n: Option<usize>) -> Result<()> {
+    check_count("documents", documents.len(), MAX_DOCUMENTS)?;
+    if query.is_empty() {
+        return Err(Error::invalid("query", "'query' is empty; send a question."));
+    }
+    if top_n == Some(0) {
+        return Err(Error::invalid("top_n", "'top_n' is 0; it must be at least 1."));
+    }
+    match documents.iter().position(String::is_empty) {
+        None => Ok(()),
+        Some(index) => {
             let field = format!("documents[{index}]");
             let text = format!("'{field}' is empty; send some text.");
-            return Err(Error::invalid(field, text));
+            Err(Error::invalid(field, text))
         }
-        let (truncate, raw) = (self.truncate.unwrap_or(false), self.raw_scores.unwrap_or(false));
-        let call = RerankCall { model: self.model, query: self.query, documents, top_n: self.top_n, truncate, raw };
-        Ok((call, self.return_documents.unwrap_or(false)))
     }
 }
 
@@ -110,8 +128,19 @@ impl RerankRequest {
 #[utoipa::path(tag = "rerank", request_body = RerankRequest, responses((status = 200, body = RerankBody)))]
 #[post("/rerank")]
 async fn create(caller: Caller, body: ApiJson<RerankRequest>, api: web::Data<Api>) -> ApiResult {
-    let ignored = api.unknown_fields.left_out::<RerankRequest>(&body.0.rest, &IGNORED)?;
-    let (call, returned) = body.0.check()?;
+    rerank(&caller, body.0, &api).await
+}
+
+/// The same as `/rerank`, under the name that llama.cpp prefers.
+#[utoipa::path(tag = "rerank", request_body = RerankRequest, responses((status = 200, body = RerankBody)))]
+#[post("/reranking")]
+async fn create_as_llama_cpp(caller: Caller, body: ApiJson<RerankRequest>, api: web::Data<Api>) -> ApiResult {
+    rerank(&caller, body.0, &api).await
+}
+
+async fn rerank(caller: &Caller, request: RerankRequest, api: &Api) -> ApiResult {
+    let ignored = api.unknown_fields.left_out::<RerankRequest>(&request.rest, &IGNORED)?;
+    let (call, returned) = request.check()?;
     let Reranked { id, model, results, mut documents, tokens } =
         api.embeddings.rerank(&caller.access, call, &caller.recorder).await?;
     let result = |(index, relevance_score): (usize, f32)| {

@@ -14,6 +14,14 @@ pub enum TextInputs {
     ManyTokens(Vec<Vec<u32>>),
 }
 
+/// A request field with texts: one, or a list.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "must be a string or an array of strings")]
+pub enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
+
 impl TextInputs {
     pub fn has_tokens(&self) -> bool {
         matches!(self, Self::Tokens(_) | Self::ManyTokens(_))

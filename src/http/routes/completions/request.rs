@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use crate::calls::completions::{CompletionCall, DEFAULT_MAX_TOKENS};
+use crate::calls::completions::{CompletionCall, DEFAULT_MAX_TOKENS, Gap};
 use crate::calls::dialect::Dialect;
 use crate::calls::text_input::TextInput;
 use crate::engine::{MAX_CHOICES, MAX_TOP_LOGPROBS};
@@ -73,10 +73,10 @@ impl CompletionRequest {
             return Err(Error::invalid("suffix", text));
         }
         let call = CompletionCall {
-            model: self.model,
+            model: Some(self.model),
             prompts,
             single,
-            suffix,
+            gap: suffix.map(|suffix| Gap { suffix, ..Gap::default() }),
             choices,
             max_tokens,
             default_max_tokens,

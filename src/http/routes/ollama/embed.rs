@@ -12,12 +12,13 @@ use super::model_name::model_id;
 use super::options;
 use super::response::nanoseconds;
 use crate::calls::embeddings::{Embedded, EmbeddingCall};
-use crate::calls::text_input::TextInput;
+use crate::calls::text_input::{TextField, TextInput};
 use crate::engine::InputType;
 use crate::error::{Error, Result};
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::routes::embeddings::{FEW, check_inputs};
+use crate::http::routes::text_inputs::Texts;
 use crate::http::{Api, authentication::Caller};
 
 pub fn routes(config: &mut ServiceConfig) {
@@ -43,13 +44,6 @@ pub struct EmbedRequest {
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "must be a string or an array of strings")]
-enum Texts {
-    One(String),
-    Many(Vec<String>),
 }
 
 #[derive(Deserialize, utoipa::ToSchema)]
@@ -136,10 +130,11 @@ async fn embed_one(caller: Caller, body: OllamaJson<EmbedOneRequest>, api: web::
 }
 
 fn call(model: &str, texts: Vec<String>, single: bool, num_ctx: Option<u32>) -> EmbeddingCall {
+    let count = texts.len();
     EmbeddingCall {
         model: model_id(model).to_owned(),
         inputs: texts.into_iter().map(TextInput::Text).collect(),
-        single,
+        fields: vec![(TextField { name: "input", single }, count)],
         dimensions: None,
         input_type: InputType::Unspecified,
         truncate: true,
@@ -153,6 +148,8 @@ async fn run(caller: &Caller, api: &Api, call: EmbeddingCall) -> Result<Option<E
         api.embeddings.load(&caller.access, &call.model, &caller.recorder).await?;
         return Ok(None);
     }
-    check_inputs(&call.inputs, call.single)?;
+    if let Some((field, _)) = call.fields.first() {
+        check_inputs(&call.inputs, *field)?;
+    }
     api.embeddings.run(&caller.access, call, &caller.recorder).await.map(Some)
 }

@@ -12,7 +12,7 @@ use super::options::{self, Options};
 use super::response::{Body, GenerateContent, Head};
 use super::{content, output};
 use crate::calls::chat::ChatCall;
-use crate::calls::completions::CompletionCall;
+use crate::calls::completions::{CompletionCall, Gap};
 use crate::calls::conversation_context::ConversationContextRequest;
 use crate::calls::dialect::Dialect;
 use crate::calls::text_input::TextInput;
@@ -165,10 +165,10 @@ impl GenerateRequest {
             return Err(Error::invalid("format", text));
         }
         Ok(CompletionCall {
-            model: model_id(&self.model).to_owned(),
+            model: Some(model_id(&self.model).to_owned()),
             prompts: vec![TextInput::Text(self.prompt.unwrap_or_default())],
             single: true,
-            suffix,
+            gap: suffix.map(|suffix| Gap { suffix, ..Gap::default() }),
             choices: 1,
             max_tokens,
             default_max_tokens: None,

@@ -1,0 +1,65 @@
+//! llama.cpp's own endpoints for completions: a gap in a text, as editors send it, and plain texts.
+
+mod request;
+mod response;
+mod stream;
+
+use actix_web::{HttpRequest, post, web};
+use utoipa_actix_web::service_config::ServiceConfig;
+
+use self::request::{CheckedRequest, CompletionRequest, InfillRequest};
+use self::response::{CompletionBody, Form};
+use crate::calls::generation::RunningText;
+use crate::http::extractors::ApiJson;
+use crate::http::header_list::with_lists;
+use crate::http::response::ApiResult;
+use crate::http::{Api, authentication::Caller, request_logging};
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(infill).service(complete);
+}
+
+/// Fill a gap in a text, in the format of llama.cpp; with `stream: true` as server-sent events.
+///
+/// The model must have been trained for it. Fields without effect are named in the header `x-outpost-ignored`.
+#[utoipa::path(tag = "llama-cpp", request_body = InfillRequest, responses((
+    status = 200,
+    description = "With `stream: true` events, the last with `stop: true`.",
+    content((CompletionBody = "application/json"), (String = "text/event-stream")),
+)))]
+#[post("/infill")]
+async fn infill(caller: Caller, body: ApiJson<InfillRequest>, request: HttpRequest, api: web::Data<Api>) -> ApiResult {
+    respond(&caller, body.0.check()?, &request, &api).await
+}
+
+/// Continue a text, in the format of llama.cpp; with `stream: true` as server-sent events.
+///
+/// Fields without effect are named in the header `x-outpost-ignored`.
+#[utoipa::path(tag = "llama-cpp", request_body = CompletionRequest, responses((
+    status = 200,
+    description = "With `stream: true` events, the last with `stop: true`.",
+    content((CompletionBody = "application/json"), (String = "text/event-stream")),
+)))]
+#[post("/completion")]
+async fn complete(
+    caller: Caller,
+    body: ApiJson<CompletionRequest>,
+    request: HttpRequest,
+    api: web::Data<Api>,
+) -> ApiResult {
+    respond(&caller, body.0.check()?, &request, &api).await
+}
+
+async fn respond(caller: &Caller, checked: CheckedRequest, request: &HttpRequest, api: &Api) -> ApiResult {
+    let CheckedRequest { call, is_streamed, has_text, fields, ignored } = checked;
+    let mut running = api.completions.start(&caller.access, call, caller.recorder.clone()).await?;
+    let form = Form { has_text, fields, clock_rng: api.clock_rng.clone() };
+    if is_streamed {
+        caller.recorder.defer();
+        let response = stream::respond(running, form, request_logging::request_id(request));
+        return Ok(with_lists(response, &ignored, &[]));
+    }
+    let choice = running.whole().await?.into_iter().next().unwrap_or_default();
+    let body = form.whole(choice, &running);
+    Ok(with_lists(caller.mount.bare(running.id, body), &ignored, &[]))
+}

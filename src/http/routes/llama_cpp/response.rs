@@ -1,0 +1,171 @@
+//! llama.cpp's response to a completion, whole and in events.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Map, Value, to_value};
+
+use crate::calls::completions::RunningCompletion;
+use crate::calls::generation::{Choice, RunningText};
+use crate::clock_rng::ClockRng;
+use crate::engine::FinishReason;
+
+/// A whole response, or the last event of a stream, whose `content` is empty.
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = LlamaCppCompletion)]
+pub struct CompletionBody {
+    /// Always 0.
+    index: u32,
+    content: String,
+    /// Always empty.
+    tokens: Vec<u32>,
+    /// Always true.
+    stop: bool,
+    /// `eos`, `limit` or `word`.
+    stop_type: &'static str,
+    /// The stop string that ended the text; else empty.
+    stopping_word: String,
+    model: String,
+    tokens_predicted: u32,
+    /// Tokens of the prompt.
+    tokens_evaluated: u32,
+    /// Tokens of the prompt that the prefix cache had.
+    tokens_cached: u32,
+    has_new_line: bool,
+    /// Whether the prompt was cut to fit into the context.
+    truncated: bool,
+    timings: TimingsBody,
+}
+
+/// Numbers of tokens, and times in milliseconds.
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = LlamaCppTimings)]
+struct TimingsBody {
+    /// Tokens of the prompt that the prefix cache had.
+    cache_n: u32,
+    /// The others.
+    prompt_n: u32,
+    /// Until the first token, with the time in the queue.
+    prompt_ms: f64,
+    prompt_per_token_ms: f64,
+    prompt_per_second: f64,
+    predicted_n: u32,
+    predicted_ms: f64,
+    predicted_per_token_ms: f64,
+    predicted_per_second: f64,
+}
+
+/// An event before the last.
+#[derive(Serialize)]
+pub struct PartBody {
+    index: u32,
+    content: String,
+    tokens: [u32; 0],
+    stop: bool,
+    tokens_predicted: u32,
+    tokens_evaluated: u32,
+}
+
+/// What a response contains.
+pub struct Form {
+    /// Whether the text is returned.
+    pub has_text: bool,
+    /// Paths of the fields; empty: all.
+    pub fields: Vec<String>,
+    pub clock_rng: Arc<dyn ClockRng>,
+}
+
+impl Form {
+    /// The whole response.
+    pub fn whole(&self, choice: Choice, running: &RunningCompletion) -> Value {
+        let has_new_line = choice.text.contains('\n');
+        let content = if self.has_text { choice.text } else { String::new() };
+        self.last(content, has_new_line, choice.ending.unwrap_or(FinishReason::Stop), running)
+    }
+
+    /// A response that ends with `content`.
+    pub fn last(
+        &self,
+        content: String,
+        has_new_line: bool,
+        ending: FinishReason,
+        running: &RunningCompletion,
+    ) -> Value {
+        let usage = running.usage();
+        let (stop_type, stopping_word) = match ending {
+            FinishReason::Stop | FinishReason::ToolCalls => ("eos", String::new()),
+            FinishReason::StopString(index) => ("word", running.stop.get(index).cloned().unwrap_or_default()),
+            FinishReason::Length => ("limit", String::new()),
+        };
+        let body = CompletionBody {
+            index: 0,
+            content,
+            tokens: Vec::new(),
+            stop: true,
+            stop_type,
+            stopping_word,
+            model: running.model.clone(),
+            tokens_predicted: usage.completion_tokens,
+            tokens_evaluated: usage.prompt_tokens,
+            tokens_cached: usage.cached_tokens,
+            has_new_line,
+            truncated: running.is_cut,
+            timings: TimingsBody::new(running, self.clock_rng.uptime()),
+        };
+        self.select(to_value(body).unwrap_or_default())
+    }
+
+    /// An event before the last.
+    pub fn part(&self, text: &str, running: &RunningCompletion) -> PartBody {
+        let usage = running.usage();
+        PartBody {
+            index: 0,
+            content: text.to_owned(),
+            tokens: [],
+            stop: false,
+            tokens_predicted: usage.completion_tokens,
+            tokens_evaluated: usage.prompt_tokens,
+        }
+    }
+
+    /// The fields that the client wants. Those in objects have their paths as names.
+    fn select(&self, body: Value) -> Value {
+        if self.fields.is_empty() {
+            return body;
+        }
+        let found = |path: &String| {
+            let value = path.split('/').try_fold(&body, |object, name| object.get(name))?;
+            Some((path.clone(), value.clone()))
+        };
+        Value::Object(self.fields.iter().filter_map(found).collect::<Map<String, Value>>())
+    }
+}
+
+impl TimingsBody {
+    fn new(running: &RunningCompletion, now: Duration) -> Self {
+        let (timings, usage) = (running.generation().timings(), running.usage());
+        let (first, last) = (timings.first.unwrap_or(now), timings.last.unwrap_or(now));
+        let prompt_n = usage.prompt_tokens.saturating_sub(usage.cached_tokens);
+        let (prompt_ms, prompt_per_token_ms, prompt_per_second) = rate(prompt_n, timings.submitted, first);
+        let (predicted_ms, predicted_per_token_ms, predicted_per_second) = rate(usage.completion_tokens, first, last);
+        Self {
+            cache_n: usage.cached_tokens,
+            prompt_n,
+            prompt_ms,
+            prompt_per_token_ms,
+            prompt_per_second,
+            predicted_n: usage.completion_tokens,
+            predicted_ms,
+            predicted_per_token_ms,
+            predicted_per_second,
+        }
+    }
+}
+
+/// A time in milliseconds, the part of each token, and the tokens of a second. At least a microsecond, because clients divide.
+fn rate(tokens: u32, from: Duration, to: Duration) -> (f64, f64, f64) {
+    let time = to.saturating_sub(from).max(Duration::from_micros(1)).as_secs_f64();
+    let tokens = f64::from(tokens);
+    (time * 1e3, time * 1e3 / tokens.max(1.), tokens / time)
+}
