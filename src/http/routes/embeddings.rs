@@ -126,7 +126,8 @@ impl EmbeddingRequest {
         };
         let (dimensions, truncate) = (self.dimensions, self.truncate.unwrap_or(false));
         let fields = vec![(field, inputs.len())];
-        let call = EmbeddingCall { model: self.model, inputs, fields, dimensions, input_type, truncate, max_tokens: None };
+        let call =
+            EmbeddingCall { model: self.model, inputs, fields, dimensions, input_type, truncate, max_tokens: None };
         Ok((call, self.encoding_format.unwrap_or_default()))
     }
 }
