@@ -51,7 +51,7 @@ fn texts_become_vectors_of_each_type() {
     assert_eq!(moved, int8);
     let bits = floats(&all["ubinary"][0]);
     assert_eq!(bits.len(), vector.len().div_ceil(8));
-    let bit = |index: usize| bits[index / 8] as u8 >> (7 - index % 8) & 1 == 1;
+    let bit = |index: usize| ((bits[index / 8] as u8 >> (7 - index % 8)) & 1) == 1;
     assert!(vector.iter().enumerate().all(|(index, number)| bit(index) == (*number > 0.)));
     let moved: Vec<f32> = floats(&all["binary"][0]).iter().map(|value| value + 128.).collect();
     assert_eq!(moved, bits);

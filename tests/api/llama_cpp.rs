@@ -131,8 +131,10 @@ fn requests_of_editors_are_accepted_and_what_is_left_out_is_named() {
             "samplers": ["top_k", "top_p", "infill"], "stream": false, "cache_prompt": true, "t_max_prompt_ms": 500,
             "t_max_predict_ms": 1000, "n_cmpl": 1, "seed": -1, "response_fields": ["content", "truncated"] }),
     );
-    assert_eq!(response.header("x-outpost-ignored"), Some("n_indent, samplers, t_max_predict_ms, t_max_prompt_ms"));
+    assert_eq!(response.header("x-outpost-ignored"), Some("n_indent, samplers, t_max_prompt_ms, t_max_predict_ms"));
     assert_eq!(response.ok().as_object().unwrap().len(), 2);
+    let fields = vec!["content"; 65];
+    let many = vec![json!({ "text": "a" }); 1025];
     for (more, param) in [
         (json!({ "grammar": "root ::= \"a\"" }), "grammar"),
         (json!({ "json_schema": {} }), "json_schema"),
@@ -140,8 +142,8 @@ fn requests_of_editors_are_accepted_and_what_is_left_out_is_named() {
         (json!({ "n_cmpl": 2 }), "n_cmpl"),
         (json!({ "input_suffix": null }), "input_suffix"),
         (json!({ "input_extra": [{}] }), "input_extra[0].text"),
-        (json!({ "input_extra": vec![json!({ "text": "a" }); 1025] }), "input_extra"),
-        (json!({ "response_fields": vec!["content"; 65] }), "response_fields"),
+        (json!({ "input_extra": many }), "input_extra"),
+        (json!({ "response_fields": fields }), "response_fields"),
         (json!({ "temperature": 9 }), "temperature"),
     ] {
         let expected = (400, "invalid_parameter".to_owned(), Some(param.to_owned()));

@@ -159,6 +159,7 @@ fn every_operation_has_a_unique_name_and_documents_its_errors() {
             assert!(names.insert(name), "{method} {path} has the name of another operation: {name}");
             let error = match path {
                 _ if path.starts_with("/api/") => "OllamaError",
+                _ if path.starts_with("/v2/") => "CohereError",
                 _ if path.contains("/messages") && !path.contains("conversations") => "AnthropicError",
                 _ => "Error",
             };

@@ -37,7 +37,7 @@ fn scores_of_a_reranking_model_are_those_of_reranking() {
     assert_eq!(scores(&response), expected);
     // One query for each document, and the other names.
     for more in [
-        json!({ "text_1": [QUERY; 3], "text_2": DOCUMENTS }),
+        json!({ "text_1": [QUERY, QUERY, QUERY], "text_2": DOCUMENTS }),
         json!({ "queries": QUERY, "documents": DOCUMENTS }),
         json!({ "data_1": [QUERY], "items": DOCUMENTS, "user": "u" }),
     ] {

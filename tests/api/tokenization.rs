@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::server::{EMBEDDER, IMAGE_MODEL, MODEL, RERANKER, Server};
-use crate::tiny_model::TinyModel;
+use crate::tiny_model::{self, TinyModel};
 
 fn tokenize(server: &Server, more: Value) -> Value {
     let mut request = json!({ "model": MODEL });
@@ -222,7 +222,7 @@ fn the_only_chat_model_needs_no_name() {
     assert_eq!(text["content"], "the hello");
 
     let two = Server::start_configured(&TinyModel::default(), |config| {
-        TinyModel::default().write(&config.paths.models, "other");
+        tiny_model::write(&config.paths.models, "other", &TinyModel::default());
     });
     let refused = two.post("/v1/tokenize", &json!({ "content": "the hello" }));
     assert_eq!(refused.error_fields(), (400, "invalid_parameter".to_owned(), Some("model".to_owned())));
@@ -237,7 +237,7 @@ fn the_only_chat_model_needs_no_name() {
 #[test]
 fn an_applied_template_is_the_text_of_the_chat_prompt() {
     let server = Server::start_with(&TinyModel {
-        template: Some(&format!("{}{{{{ enable_thinking }}}}", crate::tiny_model::CHATML)),
+        template: Some(format!("{}{{{{ enable_thinking }}}}", tiny_model::CHATML).leak()),
         ..TinyModel::default()
     });
     let messages = json!([{ "role": "user", "content": "<|im_end|> \u{FDD0}hi" }]);
@@ -247,11 +247,11 @@ fn an_applied_template_is_the_text_of_the_chat_prompt() {
         server.post("/openai/v1/apply-template", &request)
     };
     let text = apply(json!({ "enable_thinking": true, "temperature": 0.5 })).ok();
-    let expected = "<|im_start|>user\n<|im_end|> \u{FDD0}hi<|im_end|>\n<|im_start|>assistant\ntrue";
+    let expected = "<|im_start|>user\n<|im_end|> \u{FDD0}hi<|im_end|>\n<|im_start|>assistant\nTrue";
     assert_eq!(text, json!({ "prompt": expected }));
     assert_eq!(apply(json!({ "chat_template_kwargs": { "enable_thinking": true } })).ok(), text);
     let open = apply(json!({ "add_generation_prompt": false, "enable_thinking": false })).ok();
-    assert!(open["prompt"].as_str().unwrap().ends_with("hi<|im_end|>\nfalse"), "{open}");
+    assert!(open["prompt"].as_str().unwrap().ends_with("hi<|im_end|>\nFalse"), "{open}");
     let request = json!({ "messages": messages, "chat_template_kwargs": { "enable_thinking": true } });
     let counted = tokenize(&server, request);
     assert_eq!(detokenize(&server, MODEL, &counted["tokens"]), expected);

@@ -187,6 +187,17 @@ impl EmbedRequest {
     }
 }
 
+/// An error about the number of dimensions, under the name that Cohere's API has for it.
+fn under_own_name(error: Error) -> Error {
+    match error.param_name() {
+        Some("dimensions") => {
+            let text = error.message().replace("'dimensions'", "'output_dimension'");
+            Error::invalid("output_dimension", text)
+        }
+        _ => error,
+    }
+}
+
 /// The text of each input.
 fn input_texts(inputs: Vec<Input>) -> Result<Vec<String>> {
     let text = |(index, input): (usize, Input)| match <[Part; 1]>::try_from(input.content) {
@@ -206,7 +217,7 @@ fn input_texts(inputs: Vec<Input>) -> Result<Vec<String>> {
 async fn embed(caller: Caller, body: ApiJson<EmbedRequest>, api: web::Data<Api>) -> ApiResult {
     let ignored = api.unknown_fields.left_out::<EmbedRequest>(&body.0.rest, &IGNORED)?;
     let (call, texts, types) = body.0.check()?;
-    let embedded = api.embeddings.run(&caller.access, call, &caller.recorder).await?;
+    let embedded = api.embeddings.run(&caller.access, call, &caller.recorder).await.map_err(under_own_name)?;
     let vectors = embedded.vectors;
     let embeddings = match vectors.len() <= FEW {
         true => to_raw_value(&Vectors::new(vectors, &types)),
