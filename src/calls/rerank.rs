@@ -115,6 +115,7 @@ impl Embeddings {
             dimensions: None,
             input_type: InputType::Unspecified,
             truncate,
+            max_tokens: None,
         };
         let embedded = self.run(access, call, recorder).await?;
         let (queries, vectors) = embedded.vectors.split_at_checked(count).unwrap_or_default();

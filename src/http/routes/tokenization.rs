@@ -304,7 +304,7 @@ async fn detokenize(caller: Caller, body: ApiJson<DetokenizeRequest>, api: web::
 #[post("/apply-template")]
 async fn apply_template(caller: Caller, body: ApiJson<ApplyTemplateRequest>, api: web::Data<Api>) -> ApiResult {
     // Clients send what they send to chats.
-    let ignored = left_out::<ApplyTemplateRequest>(UnknownFields::Ignored, &body.0.rest, |_, _| false)?;
+    let ignored = left_out::<ApplyTemplateRequest>(UnknownFields::Ignored, &body.0.rest, None, |_, _| false)?;
     let (model, conversation) = body.0.check()?;
     let rendered = api.tokenization.apply_template(&caller.access, model, conversation, &caller.recorder);
     let (id, prompt) = rendered.await?;

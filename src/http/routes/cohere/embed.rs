@@ -182,6 +182,7 @@ impl EmbedRequest {
                 Purpose::Classification | Purpose::Clustering => InputType::Unspecified,
             },
             truncate: self.truncate != Some(Truncate::None),
+            max_tokens: None,
         };
         Ok((call, texts, types.unwrap_or_else(|| vec![EmbeddingType::Float])))
     }

@@ -104,7 +104,7 @@ struct Prompt {
 impl InfillRequest {
     /// Validates each field; the module `calls` checks what depends on the model.
     pub fn check(mut self) -> Result<CheckedRequest> {
-        let ignored = ignored(left_out::<Self>(UnknownFields::Ignored, &self.rest, is_idle)?, &self.rest)?;
+        let ignored = ignored(left_out::<Self>(UnknownFields::Ignored, &self.rest, None, is_idle)?, &self.rest)?;
         let files = self.input_extra.take().unwrap_or_default();
         if files.len() > MAX_FILES {
             let text = format!("'input_extra' has {} entries; at most {MAX_FILES} are allowed.", files.len());
@@ -128,7 +128,7 @@ impl InfillRequest {
 impl CompletionRequest {
     /// Validates each field; the module `calls` checks what depends on the model.
     pub fn check(mut self) -> Result<CheckedRequest> {
-        let ignored = ignored(left_out::<Self>(UnknownFields::Ignored, &self.rest, is_idle)?, &self.rest)?;
+        let ignored = ignored(left_out::<Self>(UnknownFields::Ignored, &self.rest, None, is_idle)?, &self.rest)?;
         let sampling = self.sampling_fields();
         let own = OwnFields { n_predict: self.n_predict, n_cmpl: self.n_cmpl, response_fields: self.response_fields };
         let text = match <[TextInput; 1]>::try_from(self.prompt.into_list().0) {
@@ -159,7 +159,7 @@ impl OwnFields {
         sampling.seed = sampling.seed.filter(|seed| !is_random(*seed));
         sampling.stream_options = None;
         let is_streamed = sampling.stream == Some(true);
-        let CheckedSampling { sampling, seed, stop, .. } = sampling.check(max_tokens)?;
+        let CheckedSampling { sampling, seed, stop, .. } = sampling.check(max_tokens, true)?;
         let Prompt { model, text, gap } = prompt;
         let call = CompletionCall {
             model,
@@ -173,6 +173,7 @@ impl OwnFields {
             seed,
             stop,
             logprobs: None,
+            prompt_logprobs: None,
             echo: false,
             dialect: Dialect::LlamaCpp,
         };
