@@ -17,7 +17,7 @@ use crate::origin::Origin;
 use crate::service::api_key_secret::looks_like_key;
 
 /// The first segments of the paths, below the mounts, that call models or list them.
-const MODEL_PATHS: [&str; 11] = [
+const MODEL_PATHS: [&str; 12] = [
     "audio",
     "chat",
     "completions",
@@ -26,6 +26,7 @@ const MODEL_PATHS: [&str; 11] = [
     "images",
     "messages",
     "models",
+    "moderations",
     "rerank",
     "responses",
     "tokenize",

@@ -175,6 +175,8 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     row(post.clone(), "/embeddings", None, "/embeddings".into(), vectors, needs_i);
     let ranks = Json(json!({ "model": RERANKER, "query": "a", "documents": ["b"] }));
     row(post.clone(), "/rerank", None, "/rerank".into(), ranks, needs_i);
+    let moderated = Json(json!({ "model": MODEL, "input": "a" }));
+    row(post.clone(), "/moderations", None, "/moderations".into(), moderated, needs_i);
     let image_request = Json(json!({ "model": MODEL, "prompt": "a cat" }));
     row(post.clone(), "/images/generations", None, "/images/generations".into(), image_request, needs_i);
     for route in ["/images/edits", "/images/variations"] {

@@ -65,6 +65,7 @@ mod limits;
 mod model_pulls;
 mod model_settings;
 mod models;
+mod moderations;
 mod nodes;
 mod ollama;
 mod overload;

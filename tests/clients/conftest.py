@@ -30,6 +30,7 @@ class Server:
     image_model: str
     whisper_model: str
     speech_model: str
+    moderation_model: str
 
     def client(self, mount="/v1", key=None, **options):
         return OpenAI(base_url=self.url + mount, api_key=key or self.admin_key, **self._client_options(options))
@@ -97,7 +98,8 @@ def link_models(folder):
     folder.mkdir(exist_ok=True)
     write_tiny_kokoro(folder / "tiny-kokoro")
     write_tiny_whisper(folder / "tiny-whisper")
-    for model in [*(ROOT / "models").iterdir(), ROOT / "tests/fixtures/pipelines/sd1"]:
+    fixtures = [ROOT / "tests/fixtures" / name for name in ("pipelines/sd1", "classifiers/toxic-bert")]
+    for model in [*(ROOT / "models").iterdir(), *fixtures]:
         if model.is_dir() and not (folder / model.name).exists():
             (folder / model.name).symlink_to(model)
     return str(folder)
@@ -125,6 +127,7 @@ def run_server(data, arguments=None, environment=None):
             os.environ.get("OUTPOST_TEST_IMAGE", "sd1"),
             os.environ.get("OUTPOST_TEST_WHISPER", "tiny-whisper"),
             os.environ.get("OUTPOST_TEST_SPEECH", "tiny-kokoro"),
+            os.environ.get("OUTPOST_TEST_MODERATION", "toxic-bert"),
         )
     finally:
         process.send_signal(signal.SIGTERM)

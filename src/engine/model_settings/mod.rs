@@ -18,6 +18,7 @@ use std::time::Duration;
 pub use files::SettingsFiles;
 
 use crate::display::shorten;
+use crate::engine::moderation::ModerationSettings;
 use crate::spelling::nearest;
 
 /// The name of the file for all models.
@@ -78,6 +79,7 @@ pub struct ModelSettings {
     pub pinned: Option<bool>,
     pub unload_after: Option<UnloadAfter>,
     pub defaults: Arc<GenerationDefaults>,
+    pub moderation: ModerationSettings,
 }
 
 impl ModelSettings {
@@ -87,6 +89,7 @@ impl ModelSettings {
             pinned: self.pinned.or(other.pinned),
             unload_after: self.unload_after.or(other.unload_after),
             defaults: Arc::new(defaults),
+            moderation: self.moderation.or(other.moderation),
         }
     }
 }
@@ -155,6 +158,11 @@ impl InstalledSettings {
     /// The parameters for requests to the model that do not set them.
     pub fn defaults(&self, id: &str) -> Option<&Arc<GenerationDefaults>> {
         self.models.get(id).map(|model| &model.defaults)
+    }
+
+    /// What the labels of the model mean for moderation.
+    pub fn moderation(&self, id: &str) -> Option<&ModerationSettings> {
+        self.models.get(id).map(|model| &model.moderation)
     }
 
     /// What is wrong with the files: the name of the file, the line and the reason.

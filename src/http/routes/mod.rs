@@ -26,6 +26,7 @@ mod message_schema;
 pub mod metrics;
 mod model_pulls;
 mod models;
+pub mod moderations;
 pub mod ollama;
 mod projects;
 mod prompt_fields;
@@ -59,6 +60,7 @@ pub fn mount(config: &mut ServiceConfig) {
         .configure(completions::routes)
         .configure(embeddings::routes)
         .configure(rerank::routes)
+        .configure(moderations::routes)
         .configure(tokenization::routes)
         .configure(images::routes)
         .configure(audio::routes)
