@@ -20,7 +20,7 @@ use crate::service::usage::UsageRecorder;
 const MAX_WINDOWS: usize = 2048;
 /// OpenAI's name for the default, which an alias may set.
 const DEFAULT_ALIAS: &str = "omni-moderation-latest";
-const WHAT_TO_INSTALL: &str = "Put a text classifier in Hugging Face's format into the models folder, or install it with 'outpost models pull hf:USER/REPO': a BertForSequenceClassification, RobertaForSequenceClassification, XLMRobertaForSequenceClassification, DistilBertForSequenceClassification or ModernBertForSequenceClassification with model.safetensors and tokenizer.json, whose labels (id2label in config.json) are classes of harmful content, such as toxic or hate.";
+const WHAT_TO_INSTALL: &str = "Put a text classifier in Hugging Face's format into the models folder, or install it with 'outpost models pull hf:USER/REPO': a BertForSequenceClassification, RobertaForSequenceClassification, XLMRobertaForSequenceClassification, DistilBertForSequenceClassification or ModernBertForSequenceClassification with model.safetensors, whose labels (id2label in config.json) are classes of harmful content, such as toxic or hate.";
 
 /// A request; `http` has validated each field on its own.
 pub struct ModerationCall {

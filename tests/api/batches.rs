@@ -160,7 +160,7 @@ fn every_endpoint_answers_as_it_answers_clients() {
     );
     assert!(file["data"][0]["filename"].as_str().unwrap().ends_with("_error.jsonl"), "{file}");
     let inputs = server.get(&format!("/v1/files?project_id={project}&purpose=batch")).ok();
-    assert_eq!(inputs["data"].as_array().unwrap().len(), 4);
+    assert_eq!(inputs["data"].as_array().unwrap().len(), 5);
     let stored = server.get(&format!("/v1/projects/{project}/rate-limits")).ok();
     let folder = server.stop();
     let records = records(folder.path());

@@ -345,7 +345,7 @@ impl Row {
     fn assert_allowed(&self, response: &Response) -> bool {
         match self.route {
             // The model is a chat model.
-            "/images/generations" | "/images/edits" | "/images/variations" => response.status == 400,
+            "/moderations" | "/images/generations" | "/images/edits" | "/images/variations" => response.status == 400,
             "/audio/transcriptions" | "/audio/translations" | "/audio/speech" => response.status == 400,
             // The response was not generated in the background.
             "/responses/{response_id}/cancel" => response.status == 400,

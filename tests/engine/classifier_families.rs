@@ -111,3 +111,48 @@ fn heads_that_are_not_supported_are_refused_with_the_reason() {
     let refused = problem(|config| config["num_labels"] = 7.into()).unwrap();
     assert!(refused.contains("classifier"), "{refused}");
 }
+
+/// Copies a fixture with the vocabulary of its tokenizer instead of `tokenizer.json`.
+fn with_vocabulary(models: &Path, name: &str) {
+    let copy = models.join(name);
+    std::fs::create_dir(&copy).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(root().join(name).join(file), copy.join(file)).unwrap();
+    }
+    let tokenizer: serde_json::Value = read(&root().join(name).join("tokenizer.json"));
+    let vocabulary = &tokenizer["model"]["vocab"];
+    let Some(merges) = tokenizer["model"]["merges"].as_array() else {
+        let mut words: Vec<(&String, u64)> =
+            vocabulary.as_object().unwrap().iter().map(|(word, id)| (word, id.as_u64().unwrap())).collect();
+        words.sort_by_key(|(_, id)| *id);
+        let lines: Vec<&str> = words.iter().map(|(word, _)| word.as_str()).collect();
+        return std::fs::write(copy.join("vocab.txt"), lines.join("\n")).unwrap();
+    };
+    let lines: Vec<String> =
+        merges.iter().map(|pair| format!("{} {}\n", pair[0].as_str().unwrap(), pair[1].as_str().unwrap())).collect();
+    std::fs::write(copy.join("vocab.json"), vocabulary.to_string()).unwrap();
+    std::fs::write(copy.join("merges.txt"), format!("#version: 0.2\n{}", lines.concat())).unwrap();
+}
+
+#[test]
+fn folders_with_a_vocabulary_instead_of_a_tokenizer_json_give_the_same_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["toxic-bert", "nsfw-distilbert", "text-moderation"];
+    names.iter().for_each(|name| with_vocabulary(folder.path(), name));
+    let start =
+        || Engine::start(Settings::new(folder.path().to_owned(), 1 << 30), Arc::new(TestClock::default())).unwrap();
+    let engine = start();
+    for name in names {
+        let Expected { rows, .. } = read(&root().join(name).join("expected.json"));
+        let model = engine.models().load_encoder(name, ModelKind::Classifier).unwrap();
+        for row in rows {
+            let Row::Short { text, ids, .. } = row else { continue };
+            let (tokens, _) = model.encode_long(&[&text], &TokenizeLimits::default()).unwrap().remove(0);
+            assert_eq!(tokens.ids, ids, "{name}, {text:?}");
+        }
+    }
+    let japanese = r#"{"tokenizer_class": "BertJapaneseTokenizer"}"#;
+    std::fs::write(folder.path().join("toxic-bert/tokenizer_config.json"), japanese).unwrap();
+    let refused = start().models().load_encoder("toxic-bert", ModelKind::Classifier).unwrap_err().to_string();
+    assert!(refused.contains("BertJapaneseTokenizer is supported only with a tokenizer.json"), "{refused}");
+}

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::MAX_BATCH_TEXTS;
 use super::network::{self, AdaptedText, Network, NetworkConfig, Pass};
 use super::sentence_transformers::{self, InputType, MODULES_FILE, Matryoshka, SentenceTransformersConfig};
-use super::tokenizer;
+use super::tokenizer::{self, EncoderTokenizer};
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::PreprocessError;
 use crate::engine::model_adapter::{AdaptedNetwork, ModelAdapter};
@@ -110,9 +110,7 @@ pub fn gguf_is_cross_encoder(metadata: &Metadata) -> bool {
 pub fn check_hugging_face(folder: &ModelFolder, id: &str) -> Result<EncoderInfo, String> {
     let config = config(folder).map_err(|error| error.to_string())?;
     let sentence = SentenceTransformersConfig::from_folder(&folder.path, id, &folder.config)?;
-    if !folder.path.join("tokenizer.json").is_file() {
-        return Err("the folder has no tokenizer.json".to_owned());
-    }
+    EncoderTokenizer::check_folder(&folder.path, &folder.config)?;
     let mut info = encoder_info(&config, &sentence)?;
     if let Some(json) = head_config(&folder.config) {
         if let NetworkConfig::Encoder(sizes) = &config {
