@@ -164,7 +164,7 @@ fn every_endpoint_answers_as_it_answers_clients() {
     let stored = server.get(&format!("/v1/projects/{project}/rate-limits")).ok();
     let folder = server.stop();
     let records = records(folder.path());
-    assert_eq!((records["batches"], records["open_batches"], records["batch_results"]), (4, 0, 0));
+    assert_eq!((records["batches"], records["open_batches"], records["batch_results"]), (5, 0, 0));
     assert_eq!(records["responses"], 0, "{stored}");
 }
 
