@@ -149,6 +149,8 @@ ids! {
     EmbeddingId "embedding" "embd-";
     /// The response to a rerank request.
     RerankId "rerank" "rerank_";
+    /// The response to a moderation request.
+    ModerationId "moderation" "modr-";
     /// The response to an image request.
     ImagesId "image" "img-";
     /// The response to a request to transcribe or translate audio.

@@ -122,7 +122,7 @@ export const t = {
     about: "Models installed on this server.", empty: "No models installed", emptyHint: "Add a model to the models folder, or run this command on the server:",
     pullCommand: "Pull command", capabilities: "Capabilities", format: "Format", parameters: (count) => `${count} params`, size: "Size", error: "Error", loaded: "Loaded", notLoaded: "Not loaded", pinned: "Pinned", aliasOf: (model) => `Alias of ${model}`,
     try: "Try", baseModel: "Base model", tuned: "Trained models", tunedAbout: "Adapters that fine-tuning jobs of your key’s project have trained.", license: "License", load: "Load", unload: "Unload", loading: "Loading…", unloading: "Unloading…", catalog: "Available from the catalog", catalogAbout: "Run a command on the server to install a model. It is served within a second.", allInstalled: "All models of the catalog are installed.",
-    capability: { chat_completions: "Chat", completions: "Text completion", embeddings: "Embeddings", reranking: "Reranking", image_generation: "Images", transcription: "Speech to text", speech: "Text to speech" },
+    capability: { chat_completions: "Chat", completions: "Text completion", embeddings: "Embeddings", reranking: "Reranking", moderation: "Moderation", image_generation: "Images", transcription: "Speech to text", speech: "Text to speech" },
     limits: "Limits", context: (tokens) => `${tokens}-token context`, dimensions: (count) => `${count} dimensions`, sizes: (sizes) => `${sizes} pixels`,
   },
 

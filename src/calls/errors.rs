@@ -243,7 +243,7 @@ fn task(kind: ModelKind) -> Option<Task> {
         ModelKind::Image => Some(Task::Image),
         ModelKind::Transcription => Some(Task::Transcription),
         ModelKind::Speech => Some(Task::Speech),
-        ModelKind::Reranker | ModelKind::Unknown => None,
+        ModelKind::Reranker | ModelKind::Classifier | ModelKind::Unknown => None,
     }
 }
 

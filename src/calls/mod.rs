@@ -24,6 +24,7 @@ pub mod messages;
 mod model_name;
 pub mod model_pulls;
 pub mod models;
+pub mod moderations;
 pub mod output_spec;
 mod persist_turn;
 mod prompt_length;

@@ -259,7 +259,7 @@ impl LoadedModel {
     fn load(errors: &ModelErrors<'_>, id: &str, tenant: u128) -> Result<Self> {
         let models = errors.engine.models();
         let loaded = match models.find(id).map(|model| model.kind) {
-            Some(kind @ (ModelKind::Embedding | ModelKind::Reranker)) => {
+            Some(kind @ (ModelKind::Embedding | ModelKind::Reranker | ModelKind::Classifier)) => {
                 models.load_encoder(id, kind).map(Self::Encoder)
             }
             _ => models.load_for(id, tenant).map(Self::Text),

@@ -41,7 +41,7 @@ const NAME_WIDTH: usize = 32;
 
 #[derive(Args)]
 pub(super) struct BenchArgs {
-    /// An installed model for chat, embeddings or reranking, or an alias of one
+    /// An installed model for chat, embeddings, reranking or classification, or an alias of one
     model: String,
     /// How long to measure
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -159,10 +159,10 @@ pub(super) fn run(paths: &DataPaths, args: &BenchArgs, out: &mut dyn Write) -> O
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match kind {
         Some(ModelKind::Text) => runtime.block_on(bench.chat(engine.models().load(&name)?, &mut report))?,
-        Some(kind @ (ModelKind::Embedding | ModelKind::Reranker)) => {
+        Some(kind @ (ModelKind::Embedding | ModelKind::Reranker | ModelKind::Classifier)) => {
             runtime.block_on(bench.embedding(engine.models().load_encoder(&name, kind)?, &mut report))?;
         }
-        Some(_) => return Err(format!("'{name}' is no model for chat, embeddings or reranking").into()),
+        Some(_) => return Err(format!("'{name}' is no model for chat, embeddings, reranking or classification").into()),
         None => {
             let (name, folder) = (shorten(&name), engine.models().folder());
             return Err(format!("no model '{name}' is in {}; see `outpost models list`", folder.display()).into());

@@ -15,6 +15,8 @@ pub enum ModelKind {
     Embedding,
     /// A cross-encoder: scores how well a document answers a query.
     Reranker,
+    /// Scores how well each of its labels fits a text.
+    Classifier,
     /// Generates images.
     Image,
     /// Transcribes speech.
@@ -30,6 +32,7 @@ impl ModelKind {
             Self::Text => "chat",
             Self::Embedding => "embedding",
             Self::Reranker => "reranking",
+            Self::Classifier => "classification",
             Self::Image => "image",
             Self::Transcription => "transcription",
             Self::Speech => "speech",
@@ -75,6 +78,10 @@ pub struct ModelInfo {
     pub bytes: u64,
     pub context_window: Option<u32>,
     pub embedding_dimensions: Option<u32>,
+    /// The labels of a classification model.
+    pub labels: Vec<String>,
+    /// Whether its labels, with what the settings say of them, are about harmful content.
+    pub moderates: bool,
     /// The width of the network, if its file names it.
     pub width: Option<u32>,
     /// Whether it has a chat template. A text model without one is a base model, which only completes texts.

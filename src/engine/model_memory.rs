@@ -67,7 +67,7 @@ fn memory_on<B: Backend>(backend: &B, path: &Path, settings: &Settings) -> Resul
         // The memory of an adapter is that of its file. Its base model is another model.
         _ if found.adapter.is_some() => Ok(MemoryNeed::of(Footprint { weights: info.bytes, loading: 0 }, 0)),
         ModelKind::Text => text_memory(path, backend, settings),
-        ModelKind::Embedding | ModelKind::Reranker => {
+        ModelKind::Embedding | ModelKind::Reranker | ModelKind::Classifier => {
             let (footprint, scratch) = Checkpoint::open(path)?.encoder_needs(backend)?;
             Ok(MemoryNeed::of(footprint, scratch))
         }

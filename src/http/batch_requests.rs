@@ -12,7 +12,7 @@ use super::api_format::ApiFormat;
 use super::authentication::Caller;
 use super::response::Mount;
 use super::response_budget::Room;
-use super::routes::{chat, completions, embeddings, responses};
+use super::routes::{chat, completions, embeddings, moderations, responses};
 use super::{Api, error, extractors};
 use crate::calls::batches::RequestRunner;
 use crate::error::{Error, Result};
@@ -47,6 +47,9 @@ impl RequestRunner for BatchRequests {
                 }
                 BatchEndpoint::Embeddings => {
                     embeddings::embed(&caller, extractors::from_json(body.as_bytes())?, &api).await
+                }
+                BatchEndpoint::Moderations => {
+                    moderations::moderate(&caller, extractors::from_json(body.as_bytes())?, &api).await
                 }
             };
             text(response?)

@@ -120,6 +120,13 @@ struct Nameless<T> {
     body: T,
 }
 
+#[derive(Serialize)]
+struct Identified<T> {
+    id: String,
+    #[serde(flatten)]
+    body: T,
+}
+
 /// Id and type of a resource.
 pub struct Head<I> {
     pub id: I,
@@ -155,6 +162,14 @@ impl Mount {
         match self {
             Mount::Spec => self.reply(Head { id, object, state: None }, body),
             Mount::OpenAi => HttpResponse::Ok().json(Nameless { object, body }),
+        }
+    }
+
+    /// A result to which OpenAI gives an id, but no `object`.
+    pub fn identified<T: Serialize>(self, id: impl Display, body: T) -> HttpResponse {
+        match self {
+            Mount::Spec => self.reply(Head { id, object: "", state: None }, body),
+            Mount::OpenAi => HttpResponse::Ok().json(Identified { id: id.to_string(), body }),
         }
     }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::server::{EMBEDDER, MODEL, Response, Server};
+use crate::fixtures::add_fixture;
+use crate::server::{CLASSIFIER, EMBEDDER, MODEL, Response, Server};
+use crate::tiny_model::TinyModel;
 use crate::upload::{CHAT, pages, quota_usage_of, records, send};
 use crate::wait::until;
 
@@ -98,7 +100,10 @@ fn usage(server: &Server, project: &str, endpoint: &str) -> Value {
 
 #[test]
 fn every_endpoint_answers_as_it_answers_clients() {
-    let server = Server::with_encoders();
+    let server = Server::start_configured(&TinyModel::default(), |config| {
+        add_fixture("encoders", &config.paths.models, EMBEDDER);
+        add_fixture("classifiers", &config.paths.models, CLASSIFIER);
+    });
     let (project, _, key) = server.tenant("batches");
     let message = json!([{ "role": "user", "content": "hi" }]);
     let cases = [
@@ -106,6 +111,7 @@ fn every_endpoint_answers_as_it_answers_clients() {
         ("/v1/responses", json!({ "model": MODEL, "input": "hi", "max_output_tokens": 4, "temperature": 0 })),
         (COMPLETIONS, json!({ "model": MODEL, "prompt": "hi", "max_tokens": 4, "temperature": 0 })),
         ("/v1/embeddings", json!({ "model": EMBEDDER, "input": ["hi", "ho"] })),
+        ("/v1/moderations", json!({ "model": CLASSIFIER, "input": ["hi", "ho"] })),
     ];
     for (endpoint, request) in cases {
         let mut missing = request.clone();
@@ -154,11 +160,11 @@ fn every_endpoint_answers_as_it_answers_clients() {
     );
     assert!(file["data"][0]["filename"].as_str().unwrap().ends_with("_error.jsonl"), "{file}");
     let inputs = server.get(&format!("/v1/files?project_id={project}&purpose=batch")).ok();
-    assert_eq!(inputs["data"].as_array().unwrap().len(), 4);
+    assert_eq!(inputs["data"].as_array().unwrap().len(), 5);
     let stored = server.get(&format!("/v1/projects/{project}/rate-limits")).ok();
     let folder = server.stop();
     let records = records(folder.path());
-    assert_eq!((records["batches"], records["open_batches"], records["batch_results"]), (4, 0, 0));
+    assert_eq!((records["batches"], records["open_batches"], records["batch_results"]), (5, 0, 0));
     assert_eq!(records["responses"], 0, "{stored}");
 }
 

@@ -75,6 +75,10 @@ fn rerank(more: Value) -> Mistake {
     changed("/v1/rerank", json!({ "model": RERANKER, "query": "a", "documents": ["b"] }), more)
 }
 
+fn moderation(more: Value) -> Mistake {
+    changed("/v1/moderations", json!({ "input": "a" }), more)
+}
+
 fn image(more: Value) -> Mistake {
     changed("/v1/images/generations", json!({ "model": IMAGE_MODEL, "prompt": "a" }), more)
 }
@@ -148,6 +152,10 @@ fn wrong_values_are_named_with_what_is_right() {
         (chat(json!({ "tools": {} })), "'tools' must be an array, not an object."),
         (embed(json!({ "input": 5 })), "'input' must be a string, an array of strings, or token ids."),
         (embed(json!({ "encoding_format": "hex" })), "'encoding_format' is 'hex'; it must be float or base64."),
+        (
+            moderation(json!({ "input": [5] })),
+            "'input' must be a string, an array of strings, or an array of parts with type and text.",
+        ),
         (rerank(json!({ "documents": [5] })), "'documents[0]' must be a string, or an object with a text."),
         (rerank(json!({ "query": null })), "'query' must be a string, not null."),
         (image(json!({ "output_format": "gif" })), "'output_format' is 'gif'; it must be png, jpeg or webp."),

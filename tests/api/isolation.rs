@@ -196,6 +196,8 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     }
     let scores = Json(json!({ "model": RERANKER, "text_1": "a", "text_2": "b" }));
     row(post.clone(), "/score", None, "/score".into(), scores, needs_i);
+    let moderated = Json(json!({ "model": MODEL, "input": "a" }));
+    row(post.clone(), "/moderations", None, "/moderations".into(), moderated, needs_i);
     let image_request = Json(json!({ "model": MODEL, "prompt": "a cat" }));
     row(post.clone(), "/images/generations", None, "/images/generations".into(), image_request, needs_i);
     for route in ["/images/edits", "/images/variations"] {
@@ -382,7 +384,7 @@ impl Row {
     fn assert_allowed(&self, response: &Response) -> bool {
         match self.route {
             // The model is a chat model.
-            "/images/generations" | "/images/edits" | "/images/variations" => response.status == 400,
+            "/moderations" | "/images/generations" | "/images/edits" | "/images/variations" => response.status == 400,
             "/audio/transcriptions" | "/audio/translations" | "/audio/speech" => response.status == 400,
             // The model was not trained to fill gaps.
             "/infill" => response.status == 400,

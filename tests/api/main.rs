@@ -68,6 +68,7 @@ mod llama_cpp;
 mod model_pulls;
 mod model_settings;
 mod models;
+mod moderations;
 mod nodes;
 mod ollama;
 mod overload;

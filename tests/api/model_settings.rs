@@ -9,7 +9,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::batches::{upload_batch, wait_for_batch};
-use crate::server::{EMBEDDER, IMAGE_MODEL, MODEL, RERANKER, Response, Server};
+use crate::server::{CLASSIFIER, EMBEDDER, IMAGE_MODEL, MODEL, RERANKER, Response, Server};
 use crate::tiny_model::TinyModel;
 use crate::upload::{Part, file};
 use crate::wait::until;
@@ -19,12 +19,13 @@ const KOKORO: &str = "tiny-kokoro";
 const WHISPER: &str = "tiny-whisper";
 
 /// Names that clients write, with the models that they stand for.
-const ALIASES: [(&str, &str); 8] = [
+const ALIASES: [(&str, &str); 9] = [
     ("gpt-3.5-turbo", MODEL),
     ("llama3.2:1b", MODEL),
     ("Qwen/Qwen2.5", MODEL),
     ("text-embedding-3-small", EMBEDDER),
     ("rerank-english-v3.0", RERANKER),
+    ("omni-moderation-latest", CLASSIFIER),
     ("dall-e-3", IMAGE_MODEL),
     ("tts-1", KOKORO),
     ("whisper-1", WHISPER),
@@ -44,6 +45,7 @@ fn start_with_aliases() -> Server {
     Server::start_configured(&TinyModel { context: 2048, ..TinyModel::default() }, |config| {
         let models = &config.paths.models;
         [EMBEDDER, RERANKER].into_iter().for_each(|name| fixtures::add_fixture("encoders", models, name));
+        fixtures::add_fixture("classifiers", models, CLASSIFIER);
         fixtures::add_fixture("pipelines", models, IMAGE_MODEL);
         tiny_kokoro::write(models, KOKORO);
         tiny_whisper::write(models, WHISPER, true);
@@ -77,6 +79,7 @@ fn call(server: &Server, path: &str, model: &str, key: &str) -> Response {
         "/v1/tokenize" => json!({ "prompt": "the" }),
         "/v1/detokenize" => json!({ "tokens": [5] }),
         "/v1/embeddings" => json!({ "input": "the" }),
+        "/v1/moderations" => json!({ "input": "the" }),
         "/v1/rerank" => json!({ "query": "the", "documents": ["sea"] }),
         "/v1/images/generations" => json!({ "prompt": "a cat", "steps": 1, "size": "64x64" }),
         "/v1/audio/speech" => json!({ "input": "Basha", "voice": "af_heart", "response_format": "pcm" }),
@@ -119,11 +122,12 @@ const CHAT_PATHS: [&str; 11] = [
     "/api/generate",
     "/api/show",
 ];
-const OTHER_PATHS: [(&str, &str); 8] = [
+const OTHER_PATHS: [(&str, &str); 9] = [
     ("/v1/embeddings", "text-embedding-3-small"),
     ("/api/embed", "text-embedding-3-small"),
     ("/api/pull", "text-embedding-3-small"),
     ("/v1/rerank", "rerank-english-v3.0"),
+    ("/v1/moderations", "omni-moderation-latest"),
     ("/v1/images/generations", "dall-e-3"),
     ("/v1/images/edits", "dall-e-3"),
     ("/v1/audio/speech", "tts-1"),
@@ -153,8 +157,11 @@ fn every_endpoint_takes_aliases_and_names_and_meters_the_model() {
     let usage = server.get(&format!("/v1/projects/{project}/usage?group_by=model")).ok();
     let groups = usage["groups"].as_array().unwrap();
     let metered: Vec<&str> = groups.iter().filter_map(|group| group["model"].as_str()).collect();
-    assert_eq!(metered.len(), 6, "{usage}");
-    assert!([MODEL, EMBEDDER, RERANKER, IMAGE_MODEL, KOKORO, WHISPER].iter().all(|id| metered.contains(id)), "{usage}");
+    assert_eq!(metered.len(), 7, "{usage}");
+    assert!(
+        [MODEL, EMBEDDER, RERANKER, CLASSIFIER, IMAGE_MODEL, KOKORO, WHISPER].iter().all(|id| metered.contains(id)),
+        "{usage}"
+    );
     // Ollama's clients may add the tag that every name has, or load a model without a prompt.
     for model in ["gpt-3.5-turbo:latest", "gpt-3.5-turbo"] {
         assert_eq!(server.post("/api/generate", &json!({ "model": model })).ok()["done_reason"], "load");
@@ -219,7 +226,7 @@ fn the_list_says_what_an_alias_stands_for() {
     let server = start_with_aliases();
     let list = server.get("/openai/v1/models").ok();
     let list = list["data"].as_array().unwrap();
-    assert_eq!(list.len(), ALIASES.len() + 6, "an alias without a model is left out");
+    assert_eq!(list.len(), ALIASES.len() + 7, "an alias without a model is left out");
     let ids: Vec<&str> = list.iter().map(|model| model["id"].as_str().unwrap()).collect();
     assert!(ids.is_sorted());
     for (alias, target) in ALIASES {

@@ -27,6 +27,7 @@ class Server:
     image_model: str
     whisper_model: str
     speech_model: str
+    moderation_model: str
 
     def client(self, mount="/v1", key=None, **options):
         return OpenAI(base_url=self.url + mount, api_key=key or self.admin_key, **self._client_options(options))
@@ -89,6 +90,7 @@ def run_server(data, arguments=None, environment=None):
             os.environ.get("OUTPOST_TEST_IMAGE", "sd1"),
             os.environ.get("OUTPOST_TEST_WHISPER", "tiny-whisper"),
             os.environ.get("OUTPOST_TEST_SPEECH", "tiny-kokoro"),
+            os.environ.get("OUTPOST_TEST_MODERATION", "toxic-bert"),
         )
     finally:
         process.send_signal(signal.SIGTERM)

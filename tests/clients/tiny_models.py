@@ -36,7 +36,8 @@ def link_models(folder):
     folder.mkdir(exist_ok=True)
     write_tiny_kokoro(folder / "tiny-kokoro")
     write_tiny_whisper(folder / "tiny-whisper")
-    for model in [*(ROOT / "models").iterdir(), ROOT / "tests/fixtures/pipelines/sd1"]:
+    fixtures = [ROOT / "tests/fixtures" / name for name in ("pipelines/sd1", "classifiers/toxic-bert")]
+    for model in [*(ROOT / "models").iterdir(), *fixtures]:
         if model.is_dir() and not (folder / model.name).exists():
             (folder / model.name).symlink_to(model)
     return str(folder)

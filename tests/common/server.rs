@@ -39,6 +39,8 @@ pub struct Server {
 /// An embedding model with 32 dimensions and a cross-encoder, for [`Server::with_encoders`].
 pub const EMBEDDER: &str = "bert-mean";
 pub const RERANKER: &str = "rank-bert";
+/// A text classifier of `tests/fixtures/classifiers`.
+pub const CLASSIFIER: &str = "toxic-bert";
 /// An image model of `tests/fixtures/pipelines`, for [`Server::with_all_workloads`].
 pub const IMAGE_MODEL: &str = "sd1";
 

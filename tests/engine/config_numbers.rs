@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::harness::{TestClock, greedy, pieces};
 use crate::image_generation::{copy_folder, fixtures};
 use crate::tiny_model::{self, TinyModel};
-use crate::{encoder_families, huggingface_folders, tiny_kokoro, tiny_whisper};
+use crate::{classifier_families, encoder_families, huggingface_folders, tiny_kokoro, tiny_whisper};
 
 /// What each number is replaced by.
 const VALUES: [&str; 10] = [
@@ -84,7 +84,7 @@ async fn outcome(models: &Path) -> Result<(), String> {
             let generation = engine.submit(&model, greedy(prompt, 2)).map_err(|error| error.to_string())?;
             pieces(generation.deltas).await.map(drop).map_err(|error| error.to_string())
         }
-        kind @ (ModelKind::Embedding | ModelKind::Reranker) => {
+        kind @ (ModelKind::Embedding | ModelKind::Reranker | ModelKind::Classifier) => {
             let model = engine.models().load_encoder("m", kind).map_err(reason)?;
             let limits = TokenizeLimits::default();
             let texts = model.encode(&["ab"], InputType::Unspecified, true, &limits);
@@ -257,6 +257,9 @@ async fn every_number_in_the_files_of_other_models_never_panics() {
         copy_folder(&encoder_families::root().join(encoder), &dir.path().join("m"));
         check(dir.path(), &configs(&dir.path().join("m")), &VALUES).await;
     }
+    let dir = tempfile::tempdir().unwrap();
+    copy_folder(&classifier_families::root().join("nsfw-distilbert"), &dir.path().join("m"));
+    check(dir.path(), &configs(&dir.path().join("m")), &VALUES).await;
     check_peak_memory();
 }
 

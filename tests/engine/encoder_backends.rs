@@ -73,7 +73,7 @@ fn compute<B: Backend>(backend: &B, case: &Case, texts: &[&Tokenized]) -> Result
     while !encoder.advance(context, &mut pass)? {}
     let states = pass.hidden_states(backend)?;
     let vector = |states: &[f32]| match &head {
-        Some(head) => head.score(context, states, width).map(|score| vec![score]),
+        Some(head) => head.logits(context, states, width),
         None => {
             let pooling = if case.pooling.as_deref() == Some("cls") { Pooling::Cls } else { Pooling::Mean };
             let mut vector = Vec::new();

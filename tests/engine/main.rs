@@ -20,6 +20,7 @@ mod benchmarks;
 mod cancellation;
 mod chat_adapters;
 mod chat_templates;
+mod classifier_families;
 mod config_numbers;
 mod damaged_gguf;
 mod decoder;

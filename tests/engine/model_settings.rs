@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost::engine::{Engine, InUse, LoadError, Settings};
+use outpost::engine::{Engine, InUse, InstalledSettings, LoadError, Settings};
 
 use crate::harness::{TestClock, memory};
 use crate::tiny_adapter::TinyAdapter;
@@ -200,4 +200,20 @@ fn a_settings_file_in_a_models_folder_does_not_reload_the_model() {
     assert!(Arc::ptr_eq(&first, &folder.engine.models().load("a").unwrap()));
     assert_eq!(folder.target("gpt-4o").as_deref(), Some("a"));
     assert_eq!(folder.engine.models().generation_defaults("a").top_k, Some(3));
+}
+
+#[test]
+fn settings_of_moderation_that_mean_nothing_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[models.a.moderation]\nthreshold = 0\nlabel = 1\n[models.a.moderation.labels]\nA = 'hate'\nB = 'bad'\n";
+    fs::write(folder.path().join("models.toml"), text).unwrap();
+    let settings = InstalledSettings::read(folder.path());
+    let expected = [
+        "models.toml:2: models.a.moderation.threshold is 0; it must be above 0, and at most 1",
+        "models.toml:3: unknown key 'models.a.moderation.label'; did you mean 'labels'?",
+        "models.toml:6: models.a.moderation.labels.B must be \"safe\", \"unsafe\" or one of the categories \"harassment\", ",
+    ];
+    let problems = settings.problems();
+    assert_eq!(problems.len(), expected.len(), "{problems:?}");
+    assert!(problems.iter().zip(expected).all(|(problem, start)| problem.starts_with(start)), "{problems:?}");
 }

@@ -103,7 +103,7 @@ impl DiscoveredModel {
     }
 
     pub fn is_encoder(&self) -> bool {
-        matches!(self.info.kind, ModelKind::Embedding | ModelKind::Reranker)
+        matches!(self.info.kind, ModelKind::Embedding | ModelKind::Reranker | ModelKind::Classifier)
     }
 
     /// Whether the files are unchanged. Reads only their metadata.
@@ -481,6 +481,8 @@ fn empty_info(id: &str, created: Timestamp) -> ModelInfo {
         bytes: 0,
         context_window: None,
         embedding_dimensions: None,
+        labels: Vec::new(),
+        moderates: false,
         width: None,
         has_chat_template: false,
         infills: false,

@@ -36,13 +36,14 @@ fn fill(path: &Path, folder: &Path, info: &mut ModelInfo) -> Result<(), String> 
     info.context_window = context.and_then(|context| u32::try_from(context).ok());
     let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     if folder.join("modules.json").is_file() || Family::from_model_type(model_type).is_some() {
-        let cross_encoder = embedding::is_cross_encoder(&config);
-        info.kind = if cross_encoder { ModelKind::Reranker } else { ModelKind::Embedding };
+        info.kind = embedding::kind(&config);
         let opened = ModelFolder::open(folder).map_err(|error| error.to_string());
         match opened.and_then(|opened| embedding::check_hugging_face(&opened, &info.id)) {
             Ok(encoder) => {
                 info.context_window = u32::try_from(encoder.limit).ok();
-                info.embedding_dimensions = u32::try_from(encoder.dimensions).ok().filter(|_| !cross_encoder);
+                let dimensions = u32::try_from(encoder.dimensions).ok();
+                info.embedding_dimensions = dimensions.filter(|_| info.kind == ModelKind::Embedding);
+                info.labels = encoder.labels;
             }
             Err(problem) => info.problem = Some(problem),
         }

@@ -1,4 +1,4 @@
-//! Embeddings and reranking: computes vectors of texts, or scores of pairs of texts.
+//! Embeddings, reranking and classification: computes vectors of texts, scores of pairs of texts, or scores of labels.
 
 mod model;
 mod network;
@@ -8,7 +8,7 @@ mod sentence_transformers;
 mod tokenizer;
 mod workload;
 
-pub use model::{EncoderModel, check_gguf, check_hugging_face, gguf_is_cross_encoder, is_cross_encoder};
+pub use model::{EncoderModel, check_gguf, check_hugging_face, gguf_is_cross_encoder, kind};
 pub use queue::EmbeddingQueue;
 pub use scheduler::Vectors;
 pub use sentence_transformers::{InputType, Matryoshka, pooling_type};

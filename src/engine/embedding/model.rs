@@ -1,4 +1,4 @@
-//! A loaded embedding or reranking model: the network and its tokenizer.
+//! A loaded embedding, reranking or classification model: the network and its tokenizer.
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -11,10 +11,11 @@ use serde_json::Value;
 use super::MAX_BATCH_TEXTS;
 use super::network::{self, AdaptedText, Network, NetworkConfig, Pass};
 use super::sentence_transformers::{self, InputType, MODULES_FILE, Matryoshka, SentenceTransformersConfig};
-use super::tokenizer;
+use super::tokenizer::{self, EncoderTokenizer};
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::PreprocessError;
 use crate::engine::model_adapter::{AdaptedNetwork, ModelAdapter};
+use crate::engine::model_info::ModelKind;
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{EncoderTokenizerInfo, Isolation, PairLengths, Preprocessor};
 use crate::engine::runtime::DeviceIndex;
@@ -25,7 +26,8 @@ use crate::models::ModelError;
 use crate::models::backend::Backend;
 use crate::models::decoder_config::DecoderConfig;
 use crate::models::decoder_family;
-use crate::models::encoder::{EncoderConfig, EncoderWeights, Family, Pooling, Tokenized, head, normalise};
+use crate::models::encoder::head::{self, Labels};
+use crate::models::encoder::{EncoderConfig, EncoderWeights, Family, Pooling, Tokenized, normalise};
 use crate::models::gguf::{Header, Metadata};
 use crate::models::safetensors::ModelFolder;
 use crate::models::weights::{DecoderCheckpoint, Footprint, Weights};
@@ -40,8 +42,11 @@ const BATCH_SECONDS: f64 = 0.05;
 const MIN_BATCH_TOKENS: usize = 64;
 const MAX_BATCH_TOKENS: usize = 4_096;
 
-/// A loaded model that embeds texts or scores pairs of them: a network, or an adapter of one. Dereferences to the
-/// network.
+/// The share of a window that the next one repeats: one part of this many.
+const WINDOW_OVERLAP: usize = 8;
+
+/// A loaded model that embeds texts, scores pairs of them or classifies them: a network, or an adapter of one.
+/// Dereferences to the network.
 pub struct EncoderModel {
     shared: AdaptedNetwork<SharedEncoder>,
     sentence: SentenceTransformersConfig,
@@ -53,6 +58,8 @@ pub struct SharedEncoder {
     pub(in crate::engine) device: DeviceIndex,
     pub(in crate::engine) network: Box<dyn Network>,
     config: NetworkConfig,
+    /// Those of a classifier.
+    labels: Option<Labels>,
     preprocessor: Preprocessor,
     info: EncoderTokenizerInfo,
     /// The share of the memory budget; released with the network.
@@ -75,6 +82,8 @@ pub struct EncoderInfo {
     pub limit: usize,
     /// The length of a vector.
     pub dimensions: usize,
+    /// The labels of a classifier; of other models, none.
+    pub labels: Vec<String>,
 }
 
 /// Checks that a GGUF header describes a model that can be served. Cheap, so listings can use it.
@@ -101,28 +110,44 @@ pub fn gguf_is_cross_encoder(metadata: &Metadata) -> bool {
 pub fn check_hugging_face(folder: &ModelFolder, id: &str) -> Result<EncoderInfo, String> {
     let config = config(folder).map_err(|error| error.to_string())?;
     let sentence = SentenceTransformersConfig::from_folder(&folder.path, id, &folder.config)?;
-    if !folder.path.join("tokenizer.json").is_file() {
-        return Err("the folder has no tokenizer.json".to_owned());
+    EncoderTokenizer::check_folder(&folder.path, &folder.config)?;
+    let mut info = encoder_info(&config, &sentence)?;
+    if let Some(json) = head_config(&folder.config) {
+        if let NetworkConfig::Encoder(sizes) = &config {
+            head::check(json, sizes).map_err(|error| error.to_string())?;
+        }
+        info.labels = labels(json)?.map(|labels| labels.names).unwrap_or_default();
     }
-    if let NetworkConfig::Encoder(sizes) = &config
-        && is_cross_encoder(&folder.config)
-    {
-        head::check(&folder.config, sizes).map_err(|error| error.to_string())?;
-    }
-    encoder_info(&config, &sentence)
+    Ok(info)
 }
 
 fn encoder_info(config: &NetworkConfig, sentence: &SentenceTransformersConfig) -> Result<EncoderInfo, String> {
     if matches!(config, NetworkConfig::Decoder(_)) && sentence.poolings != [Pooling::Last] {
         return Err("decoder embedding models are supported only with last-token pooling".to_owned());
     }
-    Ok(EncoderInfo { limit: sentence.limit(config.context()), dimensions: sentence.dimensions(config.width()) })
+    let (limit, dimensions) = (sentence.limit(config.context()), sentence.dimensions(config.width()));
+    Ok(EncoderInfo { limit, dimensions, labels: Vec::new() })
 }
 
-/// Whether a `config.json` describes a cross-encoder, which scores pairs of texts.
-pub fn is_cross_encoder(config: &Value) -> bool {
-    let name = config.pointer("/architectures/0").and_then(Value::as_str);
-    name.is_some_and(|name| name.ends_with("ForSequenceClassification"))
+/// What a model with this `config.json` does. A classification head with one output scores pairs of texts.
+pub fn kind(config: &Value) -> ModelKind {
+    match head_config(config).map(head::outputs) {
+        None => ModelKind::Embedding,
+        Some(1) => ModelKind::Reranker,
+        Some(_) => ModelKind::Classifier,
+    }
+}
+
+/// The `config.json` of a model with a classification head; `None` for other models.
+fn head_config(config: &Value) -> Option<&Value> {
+    let name = config.pointer("/architectures/0").and_then(Value::as_str)?;
+    name.ends_with("ForSequenceClassification").then_some(config)
+}
+
+/// The labels of a classifier, from the `config.json` of a model with a classification head.
+fn labels(config: &Value) -> Result<Option<Labels>, String> {
+    let is_classifier = kind(config) == ModelKind::Classifier;
+    is_classifier.then(|| Labels::read(config)).transpose().map_err(|error| error.to_string())
 }
 
 /// The most tokens of a batch. A text that is longer than other batches is computed alone.
@@ -146,7 +171,7 @@ fn config(folder: &ModelFolder) -> Result<NetworkConfig, ModelError> {
     }
 }
 
-/// Checkpoints of embedding and reranking models.
+/// Checkpoints of embedding, reranking and classification models.
 impl Checkpoint {
     fn config(&self) -> Result<NetworkConfig, String> {
         match self {
@@ -166,11 +191,11 @@ impl Checkpoint {
         }
     }
 
-    /// The config of a cross-encoder's head; `None` for other models.
-    pub(super) fn cross_encoder_config(&self) -> Option<&Value> {
+    /// The configuration of the classification head; `None` for other models.
+    pub(super) fn head_config(&self) -> Option<&Value> {
         match self {
             Self::Gguf(file) => gguf_is_cross_encoder(&file.header.metadata).then_some(&Value::Null),
-            Self::HuggingFace(folder) => Some(&folder.config).filter(|config| is_cross_encoder(config)),
+            Self::HuggingFace(folder) => head_config(&folder.config),
         }
     }
 
@@ -208,8 +233,9 @@ impl EncoderModel {
             ));
         }
         let network = network::load(files, &config, precision.kind(), backend).map_err(|error| error.to_string())?;
+        let labels = files.head_config().map(labels).transpose()?.flatten();
         let speed = AtomicU64::new(0);
-        let shared = SharedEncoder { device, network, config, preprocessor, info, lease, speed };
+        let shared = SharedEncoder { device, network, config, labels, preprocessor, info, lease, speed };
         Ok(Self { shared: AdaptedNetwork::new(id, shared), sentence })
     }
 
@@ -264,6 +290,11 @@ impl EncoderModel {
         &self.sentence.matryoshka
     }
 
+    /// The labels of a classifier.
+    pub fn labels(&self) -> Option<&Labels> {
+        self.labels.as_ref()
+    }
+
     /// The vocabulary size; all token IDs are below it.
     pub fn vocabulary(&self) -> usize {
         self.config.vocabulary()
@@ -285,6 +316,16 @@ impl EncoderModel {
             prompt => Cow::Owned(format!("{prompt}{text}")),
         });
         self.preprocessor.encode_texts(prompted.collect(), keep_going, &limits.clone().with_max_tokens(self.limit()))
+    }
+
+    /// Tokenizes texts without a prompt, even those beyond the model's limit, up to `limits`. Says for each whether its tokens
+    /// are complete; the first text over the limits is the last of the result.
+    pub fn encode_long(
+        &self,
+        texts: &[&str],
+        limits: &TokenizeLimits,
+    ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
+        self.preprocessor.encode_texts(texts.iter().map(|text| Cow::Borrowed(*text)).collect(), false, limits)
     }
 
     /// Tokenizes a text without a prompt, even one beyond the model's limit, up to `limits`.
@@ -329,6 +370,24 @@ impl EncoderModel {
         self.preprocessor.encode_pairs(query, documents, max, &limits)
     }
 
+    /// Splits a text into windows of at most the model's limit. Each has the special tokens and repeats some tokens of the one
+    /// before it, so that what stands at a border is seen with its context.
+    pub fn windows(&self, text: Tokenized) -> Vec<Tokenized> {
+        let EncoderTokenizerInfo { prefix, suffix, .. } = &self.info;
+        if text.ids.len() <= self.limit() {
+            return vec![text];
+        }
+        let bare = text.ids.get(prefix.len()..text.ids.len() - suffix.len()).unwrap_or_default();
+        let size = self.limit().saturating_sub(prefix.len() + suffix.len()).max(1);
+        let step = size - size / WINDOW_OVERLAP;
+        let window = |start: usize| {
+            let end = bare.len().min(start + size);
+            Tokenized::new([prefix, bare.get(start..end).unwrap_or_default(), suffix].concat())
+        };
+        // The last window begins where the one before it does not reach the end.
+        (0..bare.len().saturating_sub(size) + step).step_by(step).map(window).collect()
+    }
+
     /// Truncates a single text to `limit` tokens and keeps the special tokens at its end.
     pub fn truncate(&self, text: &mut Tokenized, limit: usize) {
         let suffix = &self.info.suffix;
@@ -353,8 +412,8 @@ impl EncoderModel {
         catch_compute_panic(|| pass.advance())
     }
 
-    /// The normalized vectors of the texts of a batch, in order; from a cross-encoder one logit for each text. `models` are
-    /// the models of the texts.
+    /// The normalized vectors of the texts of a batch, in order; from a model with a classification head the logits of each
+    /// text. `models` are the models of the texts.
     pub(in crate::engine) fn vectors(&self, pass: &dyn Pass, models: &[&Self]) -> Result<Vec<Vec<f32>>, ModelError> {
         let pool = |index: usize, vectors: &[f32]| {
             let mut out = Vec::with_capacity(self.dimensions());

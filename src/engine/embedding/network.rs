@@ -47,8 +47,8 @@ pub trait Pass: Send {
     /// Computes a part of the batch, short enough for other workloads to wait for. `true`: it was the last part.
     fn advance(&mut self) -> Result<bool, ModelError>;
 
-    /// Applies `pool` to each text's index and its token vectors, `[tokens, width]`; for a cross-encoder gives one logit for
-    /// each text.
+    /// Applies `pool` to each text's index and its token vectors, `[tokens, width]`; with a classification head, gives the
+    /// logits of each text.
     fn vectors(&self, pool: &dyn Fn(usize, &[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError>;
 }
 
@@ -96,8 +96,7 @@ pub fn load<B: Backend>(
             Ok(Box::new(Arc::new(Decoder::load_headless(files.weights(), precision, backend)?)))
         }
         NetworkConfig::Encoder(sizes) => files.with_encoder(config, |source| {
-            let cross_encoder = files.cross_encoder_config();
-            let (encoder, head) = Encoder::load(source, sizes.clone(), cross_encoder, precision, backend)?;
+            let (encoder, head) = Encoder::load(source, sizes.clone(), files.head_config(), precision, backend)?;
             Ok(Box::new(Arc::new(EncoderNetwork {
                 _binding: backend.thread_binding(),
                 encoder,
@@ -108,7 +107,7 @@ pub fn load<B: Backend>(
     }
 }
 
-/// An encoder; with a head it is a cross-encoder.
+/// An encoder; with a head it is a cross-encoder or a classifier.
 struct EncoderNetwork<B: Backend> {
     _binding: B::ThreadBinding,
     encoder: Encoder<B>,
@@ -148,7 +147,7 @@ impl<B: Backend> Pass for EncoderPass<B> {
     fn vectors(&self, pool: &dyn Fn(usize, &[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
         let EncoderNetwork { encoder, head, backend, .. } = &*self.network;
         let one = |(index, vectors): (usize, &[f32])| match head {
-            Some(head) => Ok(vec![head.score(&Context::new(backend), vectors, encoder.config().width)?]),
+            Some(head) => head.logits(&Context::new(backend), vectors, encoder.config().width),
             None => Ok(pool(index, vectors)),
         };
         self.pass.hidden_states(backend)?.texts().enumerate().map(one).collect()

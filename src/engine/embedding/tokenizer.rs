@@ -3,7 +3,9 @@
 mod gguf;
 
 use std::borrow::Cow;
+use std::path::Path;
 
+use serde_json::Value;
 use tokenizers::utils::truncation::truncate_encodings;
 use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationDirection, TruncationParams};
 
@@ -11,6 +13,7 @@ use crate::engine::preprocessor::PairLengths;
 use crate::engine::preprocessor::tokenizer_info::EncoderTokenizerInfo;
 use crate::engine::tokenizer::checks::check_tokenizer_json;
 use crate::engine::tokenizer::files::TextFiles;
+use crate::engine::tokenizer::vocabulary_files::{self, MERGES, TOKENS, WORDS};
 use crate::engine::tokenizer::{TokenizeLimits, chunks, tokenizer_json};
 use crate::models::encoder::Tokenized;
 use crate::models::gguf::Metadata;
@@ -26,9 +29,38 @@ pub struct EncoderTokenizer {
 
 impl EncoderTokenizer {
     pub fn from_folder(files: &TextFiles, lower_case: bool) -> Result<Self, String> {
-        let json = tokenizer_json(files)?;
-        check_tokenizer_json(json)?;
-        Self::new(serde_json::from_slice(json).map_err(unusable)?, lower_case)
+        let tokenizer = match TokenizerFiles::choose(|name| files.has(name), &files.json("config.json")?) {
+            TokenizerFiles::Whole => {
+                let json = tokenizer_json(files)?;
+                check_tokenizer_json(json)?;
+                serde_json::from_slice(json)
+            }
+            of_vocabulary => {
+                let config = files.json("tokenizer_config.json")?;
+                let class = config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
+                let class = class.trim_end_matches("Fast");
+                // Others of these families split texts differently.
+                if !["", "BertTokenizer", "DistilBertTokenizer", "RobertaTokenizer"].contains(&class) {
+                    return Err(format!("its {class} is supported only with a tokenizer.json"));
+                }
+                let json = match of_vocabulary {
+                    TokenizerFiles::Roberta => vocabulary_files::roberta(files),
+                    _ => vocabulary_files::bert(files),
+                };
+                serde_json::from_value(json.map_err(unusable)?)
+            }
+        };
+        Self::new(tokenizer.map_err(unusable)?, lower_case)
+    }
+
+    /// Whether a folder with this `config.json` has a tokenizer's files; cheap, for listings.
+    pub fn check_folder(folder: &Path, config: &Value) -> Result<(), String> {
+        match TokenizerFiles::choose(|name| folder.join(name).is_file(), config) {
+            TokenizerFiles::Whole if !folder.join("tokenizer.json").is_file() => {
+                Err("the folder has no tokenizer.json".to_owned())
+            }
+            _ => Ok(()),
+        }
     }
 
     pub fn from_gguf(metadata: &Metadata) -> Result<Self, String> {
@@ -141,6 +173,29 @@ impl EncoderTokenizer {
         let ids = pair.get_ids().to_vec();
         let second = pair.get_type_ids().iter().position(|kind| *kind == 1).unwrap_or(ids.len());
         Ok((Tokenized { ids, second }, complete && other_complete))
+    }
+}
+
+/// The files that a tokenizer is read from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TokenizerFiles {
+    /// `tokenizer.json`
+    Whole,
+    /// BERT's vocabulary.
+    Bert,
+    /// RoBERTa's vocabulary.
+    Roberta,
+}
+
+impl TokenizerFiles {
+    /// Older folders have only a vocabulary, which says how texts are split only together with the model's type.
+    fn choose(has: impl Fn(&str) -> bool, config: &Value) -> Self {
+        match config.get("model_type").and_then(Value::as_str) {
+            _ if has("tokenizer.json") => Self::Whole,
+            Some("bert" | "distilbert") if has(WORDS) => Self::Bert,
+            Some("roberta") if has(TOKENS) && has(MERGES) => Self::Roberta,
+            _ => Self::Whole,
+        }
     }
 }
 

@@ -1,20 +1,17 @@
 //! Tokenizers of prompts, read as diffusers' pipelines read them.
 
-mod files;
-mod wordpiece;
-
 use std::path::Path;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokenizers::{
     AddedToken, PaddingDirection, PaddingParams, PaddingStrategy, PostProcessor as _, Tokenizer, TruncationDirection,
     TruncationParams, TruncationStrategy,
 };
 
 use crate::engine::preprocessor::tokenizer_info::PromptTokenizerSpec;
-use crate::engine::tokenizer::checks::{check_merges, check_tokenizer_json};
+use crate::engine::tokenizer::checks::check_tokenizer_json;
 use crate::engine::tokenizer::files::TextFiles;
-use files::{text, unusable};
+use crate::engine::tokenizer::vocabulary_files::{self, MERGES, TOKENS, WORDS};
 
 /// CLIP's pre-tokenizer pattern.
 const CLIP_WORDS: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
@@ -31,7 +28,7 @@ impl PromptTokenizer {
     /// Whether a folder has a tokenizer's files; cheap, for listings.
     pub fn check(folder: &Path) -> Result<(), String> {
         let has = |name: &str| folder.join(name).is_file();
-        match has("tokenizer.json") || (has("vocab.json") && has("merges.txt")) || has(wordpiece::VOCABULARY) {
+        match has("tokenizer.json") || (has(TOKENS) && has(MERGES)) || has(WORDS) {
             true => Ok(()),
             false => {
                 Err(unusable("its folder has neither tokenizer.json nor vocab.json and merges.txt, nor vocab.txt"))
@@ -105,25 +102,20 @@ fn read(files: &TextFiles) -> Result<Tokenizer, String> {
         check_tokenizer_json(whole)?;
         return serde_json::from_slice(whole).map_err(unusable);
     }
-    let json = if files.has(wordpiece::VOCABULARY) { wordpiece::read(files)? } else { clip(files)? };
-    serde_json::from_value(json).map_err(unusable)
+    let json = if files.has(WORDS) { vocabulary_files::bert(files) } else { clip(files) };
+    serde_json::from_value(json.map_err(unusable)?).map_err(unusable)
 }
 
 /// CLIP's tokenizer from `vocab.json` and `merges.txt`, which predate `tokenizer.json`.
 fn clip(files: &TextFiles) -> Result<Value, String> {
-    let vocabulary = files.json("vocab.json").map_err(unusable)?;
-    let vocab: &Map<String, Value> = vocabulary.as_object().ok_or_else(|| unusable("vocab.json is not an object"))?;
-    let id = |text: &str| {
-        vocab.get(text).and_then(Value::as_u64).ok_or_else(|| unusable(format!("vocab.json has no {text}")))
-    };
+    let vocab = vocabulary_files::tokens(files)?;
+    let id = |text: &str| vocab.get(text).and_then(Value::as_u64).ok_or_else(|| format!("{TOKENS} has no {text}"));
     let (start, end) = (id(START)?, id(END)?);
     let added = |id: u64, text: &str| {
         json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
             "normalized": true, "special": true})
     };
-    let merges = read_merges(files)?;
-    let pairs = merges.iter().map(|[left, right]| (left.as_str(), right.as_str()));
-    check_merges("merges.txt", pairs, 0, |text| vocab.contains_key(text)).map_err(unusable)?;
+    let merges = vocabulary_files::merges(files, &vocab)?;
     Ok(json!({
         "version": "1.0",
         "added_tokens": [added(start, START), added(end, END)],
@@ -144,15 +136,9 @@ fn clip(files: &TextFiles) -> Result<Value, String> {
     }))
 }
 
-/// A text file that must exist.
-fn read_merges(files: &TextFiles) -> Result<Vec<[String; 2]>, String> {
-    let text = text(files, "merges.txt")?;
-    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
-    let pair = |line: &str| {
-        let (one, other) = line.split_once(' ').ok_or_else(|| unusable(format!("merges.txt has the line {line:?}")))?;
-        Ok([one.to_owned(), other.to_owned()])
-    };
-    lines.map(pair).collect()
+/// The error for a tokenizer that a library refuses.
+fn unusable(error: impl std::fmt::Display) -> String {
+    format!("its tokenizer cannot be used: {error}")
 }
 
 #[cfg(test)]

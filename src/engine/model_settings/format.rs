@@ -8,6 +8,7 @@ use toml::de::DeTable;
 
 use super::reader::{Reader, Value, check_name};
 use super::{FileSettings, GenerationDefaults, LATEST, ModelSettings, TUNED_PREFIX};
+use crate::engine::moderation::ModerationSettings;
 use crate::engine::text::sampler::range::SamplingRange;
 use crate::toml_text;
 
@@ -17,12 +18,16 @@ const MAX_ALIASES_OF_MODEL: usize = 64;
 /// Max models with settings in `models.toml`.
 const MAX_MODELS: usize = 1024;
 
+/// Max labels of a model with a meaning.
+const MAX_LABELS: usize = 1024;
+
 const KEYS: &[&str] = &["aliases", "models", "unload_after", "unload_on_request"];
-const KEYS_OF_MODEL: &[&str] = &["pinned", "unload_after", "unload_on_request", "system", "defaults"];
+const KEYS_OF_MODEL: &[&str] = &["pinned", "unload_after", "unload_on_request", "system", "defaults", "moderation"];
 const KEYS_OF_FILE: &[&str] =
-    &["aliases", "pinned", "unload_after", "unload_on_request", "system", "defaults", "from", "license"];
+    &["aliases", "pinned", "unload_after", "unload_on_request", "system", "defaults", "moderation", "from", "license"];
 /// The keys of a model.toml that are not for a derived model: its memory is that of the model for which it stands.
 const KEYS_OF_INSTALLED: &[&str] = &["aliases", "pinned", "unload_after", "unload_on_request"];
+const KEYS_OF_MODERATION: &[&str] = &["threshold", "labels"];
 const PARAMETERS: &[&str] = &[
     "temperature",
     "top_p",
@@ -191,8 +196,38 @@ fn model(reader: &mut Reader, section: &str, table: &DeTable<'_>, keys: &[&str])
                     settings.defaults = Arc::new(defaults(reader, &format!("{path}."), table));
                 }
             }
+            "moderation" => {
+                if let Some(table) = reader.section(&path, value) {
+                    settings.moderation = moderation(reader, &format!("{path}."), table);
+                }
+            }
             known if keys.contains(&known) => {}
             unknown => reader.unknown_key(section, key, unknown, value, keys),
+        }
+    }
+    settings
+}
+
+/// What the labels of a classifier mean.
+fn moderation(reader: &mut Reader, section: &str, table: &DeTable<'_>) -> ModerationSettings {
+    let mut settings = ModerationSettings::default();
+    for (key, value) in table {
+        let name = &**key.get_ref();
+        let path = format!("{section}{name}");
+        match name {
+            "threshold" => settings.threshold = reader.fraction(&path, value),
+            "labels" => {
+                let Some(labels) = reader.section(&path, value) else { continue };
+                if labels.len() > MAX_LABELS {
+                    let text = format!("{path} has {} labels; at most {MAX_LABELS} are allowed", labels.len());
+                    reader.error(value.span(), text);
+                }
+                for (label, value) in labels {
+                    let meaning = reader.meaning(&format!("{path}.{}", toml_key(label.get_ref())), value);
+                    settings.labels.extend(meaning.map(|meaning| (label.get_ref().to_string(), meaning)));
+                }
+            }
+            unknown => reader.unknown_key(section, key, unknown, value, KEYS_OF_MODERATION),
         }
     }
     settings

@@ -23,6 +23,7 @@ pub use derived::DerivedModel;
 pub use files::SettingsFiles;
 
 use crate::display::shorten;
+use crate::engine::moderation::ModerationSettings;
 use crate::spelling::nearest;
 
 /// The name of the file for all models.
@@ -90,6 +91,7 @@ pub struct ModelSettings {
     pub from: Option<String>,
     /// Of a derived model.
     pub license: Option<Arc<str>>,
+    pub moderation: ModerationSettings,
 }
 
 impl ModelSettings {
@@ -103,6 +105,7 @@ impl ModelSettings {
             system: self.system.or(other.system),
             from: self.from.or(other.from),
             license: self.license.or(other.license),
+            moderation: self.moderation.or(other.moderation),
         }
     }
 }
@@ -211,6 +214,11 @@ impl InstalledSettings {
     /// The number of derived models.
     pub fn derived_count(&self) -> usize {
         self.models.values().filter(|settings| settings.from.is_some()).count()
+    }
+
+    /// What the labels of the model mean for moderation.
+    pub fn moderation(&self, id: &str) -> Option<&ModerationSettings> {
+        self.models.get(id).map(|model| &model.moderation)
     }
 
     /// What is wrong with the files: the name of the file, the line and the reason.

@@ -8,6 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::UnloadAfter;
 use crate::display::{one_of, shorten};
+use crate::engine::moderation::{CATEGORIES, LabelMeaning};
 use crate::engine::settings::{MAX_STOP_BYTES, MAX_STOPS};
 use crate::engine::text::sampler::range::SamplingRange;
 use crate::spelling::nearest;
@@ -115,6 +116,25 @@ impl Reader {
     pub fn sampling(&mut self, section: &str, range: SamplingRange, value: &Value<'_>) -> Option<f32> {
         let read = number(value.get_ref()).and_then(|number| range.check(number));
         self.note(&format!("{section}{}", range.field), value, read)
+    }
+
+    /// A number above 0, up to 1.
+    pub fn fraction(&mut self, path: &str, value: &Value<'_>) -> Option<f32> {
+        let read = number(value.get_ref()).and_then(|number| match number > 0. && number <= 1. {
+            true => Ok(number),
+            false => Err(format!("is {number}; it must be above 0, and at most 1")),
+        });
+        self.note(path, value, read)
+    }
+
+    /// What a label means for moderation.
+    pub fn meaning(&mut self, path: &str, value: &Value<'_>) -> Option<LabelMeaning> {
+        let meaning = value.get_ref().as_str().and_then(LabelMeaning::parse);
+        let read = meaning.ok_or_else(|| {
+            let categories = CATEGORIES.map(|name| format!("\"{name}\"")).join(", ");
+            format!("must be \"safe\", \"unsafe\" or one of the categories {categories}")
+        });
+        self.note(path, value, read)
     }
 
     /// A whole number in this range.

@@ -473,8 +473,8 @@ impl Registry {
         }
     }
 
-    /// Loads an encoder of this kind, [`ModelKind::Embedding`] or [`ModelKind::Reranker`]. Blocks while its weights are
-    /// read.
+    /// Loads an encoder of this kind: [`ModelKind::Embedding`], [`ModelKind::Reranker`] or [`ModelKind::Classifier`]. Blocks
+    /// while its weights are read.
     pub fn load_encoder(&self, id: &str, kind: ModelKind) -> Result<Arc<EncoderModel>, LoadError> {
         self.load_kind(id, kind, |model| if let Model::Encoder(model) = model { Some(model) } else { None })
     }
@@ -523,7 +523,9 @@ impl Registry {
             return Ok(());
         }
         match found.info.kind {
-            kind @ (ModelKind::Embedding | ModelKind::Reranker) => self.load_encoder(id, kind).map(drop),
+            kind @ (ModelKind::Embedding | ModelKind::Reranker | ModelKind::Classifier) => {
+                self.load_encoder(id, kind).map(drop)
+            }
             ModelKind::Image => self.load_image_model(id).map(drop),
             ModelKind::Transcription => self.load_transcription_model(id).map(drop),
             ModelKind::Speech => self.load_speech_model(id).map(drop),

@@ -8,6 +8,7 @@ use super::{Loaded, Registry, loaded_adapters, lock};
 use crate::display::one_line;
 use crate::engine::model_info::ModelInfo;
 use crate::engine::model_settings::{GenerationDefaults, InstalledSettings, LATEST};
+use crate::engine::moderation::label_meanings;
 
 impl Registry {
     /// Reads the settings files that have changed. If there are settings, also scans the models folder if its entries have
@@ -104,6 +105,7 @@ impl Registry {
     pub(super) fn describe_settings(&self, info: &mut ModelInfo) {
         let settings = self.model_settings.load();
         info.pinned = settings.is_pinned(&info.id);
+        info.moderates = label_meanings(&info.labels, settings.moderation(&info.id)).is_some();
         let loaded = lock(&self.loaded);
         let Some(Loaded { last_used, .. }) = loaded.get(&info.id) else { return };
         info.loaded = true;

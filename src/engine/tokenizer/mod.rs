@@ -16,6 +16,7 @@ pub mod special_tokens;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
+pub mod vocabulary_files;
 mod whisper;
 
 use std::sync::{Arc, Weak};

@@ -9,11 +9,6 @@ const PATHS: &[(&str, &str, &str)] = &[
     ("vector_stores", "The Vector Stores API", "Embed texts with '/v1/embeddings' and store the vectors elsewhere."),
     ("uploads", "The Uploads API", "Upload a whole file of any size with 'POST /v1/files'."),
     ("realtime", "The Realtime API", "Use '/v1/audio/transcriptions', a chat, and '/v1/audio/speech'."),
-    (
-        "moderations",
-        "The Moderations API",
-        "Ask a chat model to classify the text, with a response_format that lists the classes.",
-    ),
     ("evals", "The Evals API", "Send the requests as a batch ('/v1/batches') and compare the outputs."),
     ("containers", "The Containers API", "Give the model function tools, and run them in your program."),
     ("videos", "The Videos API", "This server generates text, images and audio."),

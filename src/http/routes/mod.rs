@@ -28,6 +28,7 @@ mod message_schema;
 pub mod metrics;
 mod model_pulls;
 mod models;
+pub mod moderations;
 pub mod ollama;
 mod projects;
 mod prompt_fields;
@@ -66,6 +67,7 @@ pub fn mount(config: &mut ServiceConfig) {
         .configure(rerank::routes)
         .configure(score::routes)
         .configure(llama_cpp::routes)
+        .configure(moderations::routes)
         .configure(tokenization::routes)
         .configure(images::routes)
         .configure(audio::routes)

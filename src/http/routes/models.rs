@@ -97,6 +97,8 @@ struct Capabilities {
     streaming: bool,
     embeddings: bool,
     reranking: bool,
+    /// Whether a classification model has labels of harmful content.
+    moderation: bool,
     image_generation: bool,
     transcription: bool,
     speech: bool,
@@ -140,6 +142,7 @@ fn body(model: ModelInfo) -> ModelBody {
             streaming: text,
             embeddings: model.kind == ModelKind::Embedding && model.problem.is_none(),
             reranking: model.kind == ModelKind::Reranker && model.problem.is_none(),
+            moderation: model.moderates && model.problem.is_none(),
             image_generation: model.kind == ModelKind::Image && model.problem.is_none(),
             transcription: model.kind == ModelKind::Transcription && model.problem.is_none(),
             speech: model.kind == ModelKind::Speech && model.problem.is_none(),
@@ -173,7 +176,7 @@ fn modalities(kind: ModelKind) -> Modalities {
     let (input, output): (&[_], &[_]) = match kind {
         ModelKind::Text => (&["text"], &["text"]),
         ModelKind::Embedding => (&["text"], &["embedding"]),
-        ModelKind::Reranker => (&["text"], &["score"]),
+        ModelKind::Reranker | ModelKind::Classifier => (&["text"], &["score"]),
         ModelKind::Image => (&["text", "image"], &["image"]),
         ModelKind::Transcription => (&["audio"], &["text"]),
         ModelKind::Speech => (&["text"], &["audio"]),

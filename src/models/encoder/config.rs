@@ -77,6 +77,7 @@ impl EncoderConfig {
         }
         let sizes = match family {
             Family::Bert | Family::Roberta => bert(&config, family)?,
+            Family::Distil => distil(&config)?,
             Family::Nomic => nomic(&config)?,
             Family::Modern => modern(&config)?,
         };
@@ -154,6 +155,26 @@ fn bert(config: &ConfigJson<'_>, family: Family) -> Result<EncoderConfig> {
         epsilon: config.float("layer_norm_eps")?.unwrap_or(1e-12),
         positions: Positions::Table { offset },
         activation: activation(config, "hidden_act")?,
+        gated: false,
+        pre_norm: false,
+        biases: true,
+    })
+}
+
+fn distil(config: &ConfigJson<'_>) -> Result<EncoderConfig> {
+    Ok(EncoderConfig {
+        family: Family::Distil,
+        layers: config.required("n_layers", 1 << 10)?,
+        width: config.required("dim", 1 << 16)?,
+        heads: config.required("n_heads", 1 << 10)?,
+        inner: config.required("hidden_dim", 1 << 20)?,
+        vocabulary: config.required("vocab_size", 1 << 22)?,
+        context: config.required("max_position_embeddings", 1 << 24)?,
+        token_types: 0,
+        epsilon: 1e-12,
+        // Sinusoidal positions are in the file, too.
+        positions: Positions::Table { offset: 0 },
+        activation: activation(config, "activation")?,
         gated: false,
         pre_norm: false,
         biases: true,

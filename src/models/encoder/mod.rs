@@ -70,17 +70,17 @@ pub struct Pass<B: Backend> {
 }
 
 impl<B: Backend> Encoder<B> {
-    /// Reads the weights, with projections rounded to `precision`. `cross_encoder` is the `config.json` of a model with a
+    /// Reads the weights, with projections rounded to `precision`. `with_head` is the `config.json` of a model with a
     /// classification head.
     pub fn load(
         source: &dyn Weights,
         config: EncoderConfig,
-        cross_encoder: Option<&Value>,
+        with_head: Option<&Value>,
         precision: Option<DType>,
         backend: &B,
     ) -> Result<(Self, Option<Head<B>>)> {
         let loader = Loader::new(source, backend).with_precision(precision);
-        let head = cross_encoder.map(|json| Head::load(&loader, json, &config)).transpose()?;
+        let head = with_head.map(|json| Head::load(&loader, json, &config)).transpose()?;
         let mut encoder = Self::from_loader(&loader, config)?;
         encoder.projections = loader.matrices();
         loader.finish()?;

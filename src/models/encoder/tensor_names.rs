@@ -11,6 +11,8 @@ use crate::models::weights::{Role, Rows, Weights};
 pub enum Family {
     /// Devlin et al. 2018, <https://arxiv.org/abs/1810.04805>: MiniLM, bge, e5, gte.
     Bert,
+    /// Sanh et al. 2019, <https://arxiv.org/abs/1910.01108>: BERT without types of tokens.
+    Distil,
     /// Conneau et al. 2019, <https://arxiv.org/abs/1911.02116>: bge-m3, multilingual-e5.
     Roberta,
     /// Nussbaum et al. 2024, <https://arxiv.org/abs/2402.01613>.
@@ -22,6 +24,7 @@ pub enum Family {
 /// `model_type` in `config.json`.
 const MODEL_TYPES: &[(&str, Family)] = &[
     ("bert", Family::Bert),
+    ("distilbert", Family::Distil),
     ("roberta", Family::Roberta),
     ("xlm-roberta", Family::Roberta),
     ("nomic_bert", Family::Nomic),
@@ -63,6 +66,25 @@ const BERT: Names = Names {
     ],
 };
 
+const DISTIL: Names = Names {
+    model: &[
+        ("token_embd", "embeddings.word_embeddings"),
+        ("position_embd", "embeddings.position_embeddings"),
+        ("token_embd_norm", "embeddings.LayerNorm"),
+    ],
+    layer_prefix: "transformer.layer.",
+    layer: &[
+        ("attn_q", "attention.q_lin"),
+        ("attn_k", "attention.k_lin"),
+        ("attn_v", "attention.v_lin"),
+        ("attn_output", "attention.out_lin"),
+        ("attn_output_norm", "sa_layer_norm"),
+        ("ffn_up", "ffn.lin1"),
+        ("ffn_down", "ffn.lin2"),
+        ("layer_output_norm", "output_layer_norm"),
+    ],
+};
+
 const NOMIC: Names = Names {
     model: &[
         ("token_embd", "embeddings.word_embeddings"),
@@ -98,8 +120,9 @@ const MODERN: Names = Names {
     ],
 };
 
-/// Names of a cross-encoder's head, by family.
+/// Names of a classification head, by family.
 const BERT_HEAD: Table = &[("cls", "bert.pooler.dense"), ("cls.output", "classifier")];
+const DISTIL_HEAD: Table = &[("cls", "pre_classifier"), ("cls.output", "classifier")];
 const ROBERTA_HEAD: Table = &[("cls", "classifier.dense"), ("cls.output", "classifier.out_proj")];
 const MODERN_HEAD: Table = &[("cls", "head.dense"), ("cls.norm", "head.norm"), ("cls.output", "classifier")];
 
@@ -121,6 +144,7 @@ impl Family {
     fn names(self) -> &'static Names {
         match self {
             Self::Bert | Self::Roberta => &BERT,
+            Self::Distil => &DISTIL,
             Self::Nomic => &NOMIC,
             Self::Modern => &MODERN,
         }
@@ -129,6 +153,7 @@ impl Family {
     fn head(self) -> Table {
         match self {
             Self::Bert => BERT_HEAD,
+            Self::Distil => DISTIL_HEAD,
             Self::Roberta => ROBERTA_HEAD,
             Self::Nomic => &[],
             Self::Modern => MODERN_HEAD,
@@ -139,6 +164,7 @@ impl Family {
     fn prefix(self) -> &'static str {
         match self {
             Self::Bert | Self::Nomic => "bert.",
+            Self::Distil => "distilbert.",
             Self::Roberta => "roberta.",
             Self::Modern => "model.",
         }
@@ -153,7 +179,7 @@ pub struct EncoderWeights<'a> {
 }
 
 /// Tensors that only training uses.
-const UNUSED: &[&str] = &["embeddings.position_ids", "pooler.", "cls.", "lm_head.", "decoder.", "head.", "vocab_bias"];
+const UNUSED: &[&str] = &["embeddings.position_ids", "pooler.", "cls.", "lm_head.", "decoder.", "head.", "vocab_"];
 
 impl<'a> EncoderWeights<'a> {
     pub fn new(folder: &'a ModelFolder, family: Family) -> Self {

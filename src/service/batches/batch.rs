@@ -67,14 +67,16 @@ pub enum BatchEndpoint {
     Responses = 2,
     Completions = 3,
     Embeddings = 4,
+    Moderations = 5,
 }
 
 impl BatchEndpoint {
-    const ALL: [BatchEndpoint; 4] = [
+    const ALL: [BatchEndpoint; 5] = [
         BatchEndpoint::ChatCompletions,
         BatchEndpoint::Responses,
         BatchEndpoint::Completions,
         BatchEndpoint::Embeddings,
+        BatchEndpoint::Moderations,
     ];
 
     /// The path, as in the field `endpoint` and in each line of the input.
@@ -84,6 +86,7 @@ impl BatchEndpoint {
             BatchEndpoint::Responses => "/v1/responses",
             BatchEndpoint::Completions => "/v1/completions",
             BatchEndpoint::Embeddings => "/v1/embeddings",
+            BatchEndpoint::Moderations => "/v1/moderations",
         }
     }
 
@@ -94,6 +97,7 @@ impl BatchEndpoint {
             BatchEndpoint::Responses => "BATCH /responses",
             BatchEndpoint::Completions => "BATCH /completions",
             BatchEndpoint::Embeddings => "BATCH /embeddings",
+            BatchEndpoint::Moderations => "BATCH /moderations",
         }
     }
 

@@ -51,9 +51,9 @@ async fn complete(
 }
 
 async fn respond(caller: &Caller, checked: CheckedRequest, request: &HttpRequest, api: &Api) -> ApiResult {
-    let CheckedRequest { call, is_streamed, has_text, fields, ignored } = checked;
+    let CheckedRequest { call, is_streamed, fields, ignored } = checked;
     let mut running = api.completions.start(&caller.access, call, caller.recorder.clone()).await?;
-    let form = Form { has_text, fields, clock_rng: api.clock_rng.clone() };
+    let form = Form { fields, clock_rng: api.clock_rng.clone() };
     if is_streamed {
         caller.recorder.defer();
         let response = stream::respond(running, form, request_logging::request_id(request));

@@ -79,8 +79,6 @@ pub struct ExtraFile {
 pub struct CheckedRequest {
     pub call: CompletionCall,
     pub is_streamed: bool,
-    /// Whether the text is returned.
-    pub has_text: bool,
     /// The fields of the response; empty: all.
     pub fields: Vec<String>,
     /// The fields that are left out.
@@ -154,8 +152,7 @@ impl OwnFields {
             return Err(Error::invalid("response_fields", text));
         }
         let n_predict = self.n_predict.filter(|count| *count >= 0);
-        // The engine generates at least one token.
-        let max_tokens = limit("n_predict", n_predict.map(|count| count.max(1)))?;
+        let max_tokens = limit("n_predict", n_predict)?;
         sampling.seed = sampling.seed.filter(|seed| !is_random(*seed));
         sampling.stream_options = None;
         let is_streamed = sampling.stream == Some(true);
@@ -177,7 +174,7 @@ impl OwnFields {
             echo: false,
             dialect: Dialect::LlamaCpp,
         };
-        Ok(CheckedRequest { call, is_streamed, has_text: n_predict != Some(0), fields, ignored })
+        Ok(CheckedRequest { call, is_streamed, fields, ignored })
     }
 }
 

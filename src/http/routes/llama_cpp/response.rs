@@ -69,8 +69,6 @@ pub struct PartBody {
 
 /// What a response contains.
 pub struct Form {
-    /// Whether the text is returned.
-    pub has_text: bool,
     /// Paths of the fields; empty: all.
     pub fields: Vec<String>,
     pub clock_rng: Arc<dyn ClockRng>,
@@ -80,8 +78,7 @@ impl Form {
     /// The whole response.
     pub fn whole(&self, choice: Choice, running: &RunningCompletion) -> Value {
         let has_new_line = choice.text.contains('\n');
-        let content = if self.has_text { choice.text } else { String::new() };
-        self.last(content, has_new_line, choice.ending.unwrap_or(FinishReason::Stop), running)
+        self.last(choice.text, has_new_line, choice.ending.unwrap_or(FinishReason::Stop), running)
     }
 
     /// A response that ends with `content`.

@@ -33,7 +33,7 @@ impl EventSource for CompletionEvents {
     fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
         self.ending = delta.end.unwrap_or(self.ending);
         self.has_new_line |= delta.text.contains('\n');
-        let is_sent = self.form.has_text && !delta.text.is_empty();
+        let is_sent = !delta.text.is_empty();
         is_sent.then(|| sse::data(&self.form.part(&delta.text, &self.running)))
     }
 

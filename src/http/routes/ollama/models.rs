@@ -198,9 +198,12 @@ fn capabilities(model: &ModelInfo) -> Vec<&'static str> {
             all
         }
         ModelKind::Embedding => vec!["embedding"],
-        ModelKind::Reranker | ModelKind::Image | ModelKind::Transcription | ModelKind::Speech | ModelKind::Unknown => {
-            Vec::new()
-        }
+        ModelKind::Reranker
+        | ModelKind::Classifier
+        | ModelKind::Image
+        | ModelKind::Transcription
+        | ModelKind::Speech
+        | ModelKind::Unknown => Vec::new(),
     }
 }
 
