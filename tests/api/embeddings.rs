@@ -151,6 +151,8 @@ fn a_too_long_text_is_named_and_truncated_only_on_request() {
     assert_eq!(refused.error_fields(), (400, "context_length_exceeded".to_owned(), Some("input[1]".to_owned())));
     assert!(refused.text.contains("takes 48") && refused.text.contains("truncate"), "{}", refused.text);
     let cut = embed(&server, "/v1", json!({ "input": [long], "truncate": true })).ok();
+    let same = embed(&server, "/v1", json!({ "input": [long], "truncate_prompt_tokens": -1 })).ok();
+    assert_eq!(same["data"], cut["data"]);
     assert_eq!(cut["usage"]["prompt_tokens"], 48);
     // The first 46 of 120 tokens, with the special tokens at the ends.
     let same = embed(&server, "/v1", json!({ "input": "sea ".repeat(23) })).ok();
@@ -231,6 +233,7 @@ fn invalid_documents_are_named() {
     let refused = rerank(&server, json!({ "documents": ["a", long] }));
     assert_eq!(refused.error_fields(), (400, "context_length_exceeded".to_owned(), Some("documents[1]".to_owned())));
     rerank(&server, json!({ "documents": ["a", long], "truncate": true })).ok();
+    rerank(&server, json!({ "documents": ["a", long], "truncate_prompt_tokens": -1 })).ok();
 }
 
 #[test]

@@ -94,6 +94,8 @@ fn formats_of_other_servers_are_enforced() {
         json!({ "structured_outputs": { "json": schema.to_string() } }),
         json!({ "json_schema": schema }),
         json!({ "response_format": { "type": "json_object", "schema": schema } }),
+        json!({ "response_format": { "type": "json_schema", "schema": schema } }),
+        json!({ "response_format": { "type": "json_schema", "json_schema": { "schema": schema } } }),
     ] {
         let value: Vec<String> = serde_json::from_str(&text(more)).unwrap();
         assert!(value.len() == 2 && value.iter().all(|item| item == "a" || item == "b"), "{value:?}");
@@ -112,6 +114,7 @@ fn formats_of_other_servers_are_enforced() {
         json!({ "guided_grammar": grammar }),
         json!({ "grammar": gbnf }),
         json!({ "ebnf": gbnf }),
+        json!({ "guided_grammar": grammar, "structured_outputs": { "grammar": grammar } }),
     ] {
         assert!(["x-z", "y-z"].contains(&text(more).as_str()));
     }

@@ -48,7 +48,6 @@ def test_the_first_model_of_the_list_is_used_if_none_is_named(http, mount):
     assert first["id"]
 
 
-@pytest.mark.xfail(reason="truncate_prompt_tokens is refused for embeddings", strict=True)
 def test_embeddings_are_requested_with_truncation(server, http, mount):
     body = {"model": server.embed_model, "input": PROMPT, "truncate_prompt_tokens": -1}
     response = http.post(mount + "/embeddings", json=body)

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
-use crate::http::routes::text_inputs::{TextInputs, check_count};
+use crate::http::routes::text_inputs::{TextInputs, check_count, is_truncated};
 use crate::http::{Api, authentication::Caller};
 
 pub fn routes(config: &mut ServiceConfig) {
@@ -45,6 +45,8 @@ pub struct EmbeddingRequest {
     input_type: Option<Purpose>,
     /// Truncate texts that are too long for the model, instead of failing.
     truncate: Option<bool>,
+    /// -1 is the same as `truncate: true`. Other numbers are not supported.
+    truncate_prompt_tokens: Option<i64>,
     /// Required with token ids: whose ids they are.
     token_ids: Option<TokenIds>,
     #[serde(flatten)]
@@ -124,7 +126,8 @@ impl EmbeddingRequest {
             Some(Purpose::Query) => InputType::Query,
             Some(Purpose::Document) => InputType::Document,
         };
-        let (dimensions, truncate) = (self.dimensions, self.truncate.unwrap_or(false));
+        let truncate = is_truncated(self.truncate, self.truncate_prompt_tokens)?;
+        let dimensions = self.dimensions;
         let fields = vec![(field, inputs.len())];
         let call =
             EmbeddingCall { model: self.model, inputs, fields, dimensions, input_type, truncate, max_tokens: None };

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
-use crate::http::routes::text_inputs::check_count;
+use crate::http::routes::text_inputs::{check_count, is_truncated};
 use crate::http::{Api, authentication::Caller};
 
 pub fn routes(config: &mut ServiceConfig) {
@@ -36,6 +36,8 @@ pub struct RerankRequest {
     return_documents: Option<bool>,
     /// Truncate documents that are too long for the model, instead of failing.
     truncate: Option<bool>,
+    /// -1 is the same as `truncate: true`. Other numbers are not supported.
+    truncate_prompt_tokens: Option<i64>,
     /// Raw scores of the model, instead of 0 to 1.
     raw_scores: Option<bool>,
     #[serde(flatten)]
@@ -91,7 +93,7 @@ impl RerankRequest {
     fn check(self) -> Result<(RerankCall, bool)> {
         let documents: Vec<String> = self.documents.into_iter().map(Document::into_text).collect();
         check_texts(&self.query, &documents, self.top_n)?;
-        let (truncate, raw) = (self.truncate.unwrap_or(false), self.raw_scores.unwrap_or(false));
+        let (truncate, raw) = (is_truncated(self.truncate, self.truncate_prompt_tokens)?, self.raw_scores.unwrap_or(false));
         let call = RerankCall {
             model: self.model,
             query: self.query,

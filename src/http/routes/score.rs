@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
 use crate::http::response::{ApiResult, Head};
-use crate::http::routes::text_inputs::{Texts, check_count};
+use crate::http::routes::text_inputs::{Texts, check_count, is_truncated};
 use crate::http::{Api, authentication::Caller};
 
 pub fn routes(config: &mut ServiceConfig) {
@@ -100,16 +100,7 @@ impl ScoreRequest {
             );
             return Err(Error::invalid(name, text));
         }
-        let truncate = match self.truncate_prompt_tokens {
-            None => self.truncate.unwrap_or(false),
-            Some(-1) => true,
-            Some(other) => {
-                let text = format!(
-                    "'truncate_prompt_tokens' is {other}; only -1, which truncates texts to what the model takes, is supported. Leave it out."
-                );
-                return Err(Error::invalid("truncate_prompt_tokens", text));
-            }
-        };
+        let truncate = is_truncated(self.truncate, self.truncate_prompt_tokens)?;
         Ok(ScoreCall {
             model: self.model,
             queries,

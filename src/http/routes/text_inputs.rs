@@ -45,3 +45,18 @@ pub fn check_count(field: &str, count: usize, max: usize) -> Result<()> {
     }
     Err(Error::invalid(field, format!("'{field}' has {count} entries; it must have 1 to {max}.")))
 }
+
+/// Whether texts that are too long are truncated: `truncate`, or vLLM's `truncate_prompt_tokens`, whose -1 means the model's
+/// limit.
+pub fn is_truncated(truncate: Option<bool>, truncate_prompt_tokens: Option<i64>) -> Result<bool> {
+    match truncate_prompt_tokens {
+        None => Ok(truncate.unwrap_or(false)),
+        Some(-1) => Ok(true),
+        Some(other) => {
+            let text = format!(
+                "'truncate_prompt_tokens' is {other}; only -1, which truncates texts to what the model takes, is supported. Leave it out."
+            );
+            Err(Error::invalid("truncate_prompt_tokens", text))
+        }
+    }
+}

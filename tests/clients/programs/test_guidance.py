@@ -33,7 +33,6 @@ def test_a_schema_is_enforced(model):
     assert Visit.model_validate_json(found["visit"])
 
 
-@pytest.mark.xfail(reason="the class sends its grammar in two fields, which the server refuses", strict=True)
 def test_a_grammar_is_enforced(model):
     program = select(["calm", "rough"], name="weather") + " sea, " + gen("waves", regex="[0-9]{3}")
     found = answer(model(VLLMModel), "How is the sea?", program)

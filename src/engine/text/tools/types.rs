@@ -89,7 +89,7 @@ pub struct OutputSpec {
 }
 
 /// The format of text output.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum TextFormat {
     #[default]
     Free,

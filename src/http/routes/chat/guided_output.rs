@@ -11,7 +11,7 @@ use crate::service::json_fields::{invalid_field, known};
 const MAX_GRAMMAR_BYTES: usize = 64 << 10;
 const MAX_CHOICES: usize = 1024;
 
-/// The fields; at most one may be set.
+/// The fields; all that are set must ask for the same. Some clients send a format under the names of two versions of vLLM.
 #[derive(Default)]
 pub struct GuidedFields {
     pub guided_json: Option<Value>,
@@ -48,13 +48,14 @@ impl GuidedFields {
         ];
         let mut given = given.into_iter().flatten();
         let Some(format) = given.next().transpose()? else { return Ok(None) };
-        match given.next().transpose()? {
-            None => Ok(Some(format)),
-            Some((_, other)) => {
-                let text = format!("'{}' and '{other}' are both set. Send one of them.", format.1);
-                Err(Error::invalid(other, text))
+        for other in given {
+            let (other, field) = other?;
+            if other != format.0 {
+                let text = format!("'{}' and '{field}' are both set. Send one of them.", format.1);
+                return Err(Error::invalid(field, text));
             }
         }
+        Ok(Some(format))
     }
 }
 
@@ -185,5 +186,11 @@ mod tests {
             ..GuidedFields::default()
         };
         assert_eq!(both.format().unwrap_err().param_name(), Some("guided_choice"));
+        let same = GuidedFields {
+            guided_regex: Some("a".to_owned()),
+            structured_outputs: json!({ "regex": "a" }).as_object().cloned(),
+            ..GuidedFields::default()
+        };
+        assert_eq!(same.format().unwrap().unwrap().1, "guided_regex");
     }
 }

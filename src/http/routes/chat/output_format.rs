@@ -41,7 +41,7 @@ enum FormatType {
 struct NamedSchema {
     /// 1–128 letters, digits, underscores or hyphens.
     #[schema(min_length = 1, max_length = 128)]
-    name: String,
+    name: Option<String>,
     description: Option<String>,
     /// A JSON schema. The header `x-outpost-unenforced` names the parts that cannot be enforced.
     #[schema(value_type = Object)]
@@ -144,6 +144,12 @@ fn text(format: &Value) -> Result<(TextFormat, Option<&'static str>)> {
                 }
             }
         }
+        // llama.cpp's form, without a name.
+        Some("json_schema") if fields.contains_key("schema") => {
+            known("response_format", fields, &["type", "schema"], is_null)?;
+            let schema = Value::Object(object(SCHEMA, fields.get("schema"))?.clone());
+            Ok((TextFormat::Schema { schema, strict: false }, Some(SCHEMA)))
+        }
         Some("json_schema") => {
             known("response_format", fields, &["type", "json_schema"], is_null)?;
             let format = schema(object("response_format.json_schema", fields.get("json_schema"))?)?;
@@ -156,7 +162,10 @@ fn text(format: &Value) -> Result<(TextFormat, Option<&'static str>)> {
 fn schema(fields: &Map<String, Value>) -> Result<TextFormat> {
     let path = "response_format.json_schema";
     known(path, fields, &["name", "description", "schema", "strict"], is_null)?;
-    name(&format!("{path}.name"), fields.get("name"))?;
+    // Only a label, which many clients of local servers leave out.
+    if let Some(given) = fields.get("name").filter(|given| !given.is_null()) {
+        name(&format!("{path}.name"), Some(given))?;
+    }
     optional(&format!("{path}.description"), fields.get("description"), "a string", Value::is_string)?;
     optional(&format!("{path}.strict"), fields.get("strict"), "true or false", Value::is_boolean)?;
     match fields.get("schema") {
