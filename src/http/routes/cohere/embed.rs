@@ -6,7 +6,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 use utoipa_actix_web::service_config::ServiceConfig;
 
-use super::{IGNORED, Meta, quantization};
+use super::meta::{IGNORED, Meta};
+use super::quantization;
 use crate::calls::embeddings::EmbeddingCall;
 use crate::calls::text_input::{TextField, TextInput};
 use crate::engine::InputType;

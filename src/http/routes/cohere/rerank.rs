@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa_actix_web::service_config::ServiceConfig;
 
-use super::{IGNORED, Meta};
+use super::meta::{IGNORED, Meta};
 use crate::calls::rerank::RerankCall;
 use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
