@@ -64,7 +64,7 @@ impl Models {
         let Some((name, from)) = self.stored(name) else { return Err(gone(name)) };
         access.require_listed(&from)?;
         self.log.record(access, ModelChange::Deleted, name.clone(), json!({ "from": from })).await?;
-        self.change(name, |models, name| DerivedModel::remove(models, name)).await
+        self.change(name, DerivedModel::remove).await
     }
 
     /// The name and the model of an existing derived model.

@@ -92,7 +92,7 @@ fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String>
                     .unwrap()
                     .remove(0)
                     .0;
-                model.truncate(&mut found);
+                model.truncate(&mut found, model.limit());
                 (text, Tokenized::new(ids.clone()), found)
             }
             Row::Pair { query, document, ids, types, .. } => {

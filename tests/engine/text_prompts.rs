@@ -1,6 +1,6 @@
 //! Prompts without a chat template: special tokens, and fill-in-the-middle prompts.
 
-use outpost::engine::{SpecialTokenOptions, TextModel, TokenizeLimits};
+use outpost::engine::{InfillTexts, SpecialTokenOptions, TextModel, TokenizeLimits};
 
 use crate::harness::rig;
 use crate::tiny_model::{DEFAULT, TinyModel};
@@ -8,7 +8,9 @@ use crate::tiny_model::{DEFAULT, TinyModel};
 const MARKERS: &[(&str, i32)] = &[("<fim_prefix>", 3), ("<fim_suffix>", 3), ("<fim_middle>", 3), ("<before>", 3)];
 
 fn infill(model: &TextModel, prefix: &str, suffix: &str) -> Option<Vec<u32>> {
-    model.infill_prompt(prefix, suffix, &TokenizeLimits::default()).unwrap().map(|prompt| prompt.ids)
+    let (prefix, suffix) = (prefix.to_owned(), suffix.to_owned());
+    let texts = InfillTexts { files: Vec::new(), prefix, suffix, middle: String::new(), max_tokens: None };
+    model.infill_prompt(&texts, &TokenizeLimits::default()).unwrap().map(|prompt| prompt.ids)
 }
 
 fn text(model: &TextModel, text: &str, parse: bool) -> Vec<u32> {

@@ -55,7 +55,7 @@ fn minilm_vectors_match_the_reference() {
         let tokenise = |text: &String| {
             let mut text =
                 model.encode(&[text], InputType::Unspecified, true, &TokenizeLimits::default()).unwrap().remove(0).0;
-            model.truncate(&mut text);
+            model.truncate(&mut text, model.limit());
             text
         };
         let texts: Vec<Tokenized> = reference.texts.iter().map(tokenise).collect();

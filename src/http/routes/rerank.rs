@@ -93,7 +93,8 @@ impl RerankRequest {
     fn check(self) -> Result<(RerankCall, bool)> {
         let documents: Vec<String> = self.documents.into_iter().map(Document::into_text).collect();
         check_texts(&self.query, &documents, self.top_n)?;
-        let (truncate, raw) = (is_truncated(self.truncate, self.truncate_prompt_tokens)?, self.raw_scores.unwrap_or(false));
+        let (truncate, raw) =
+            (is_truncated(self.truncate, self.truncate_prompt_tokens)?, self.raw_scores.unwrap_or(false));
         let call = RerankCall {
             model: self.model,
             query: self.query,
