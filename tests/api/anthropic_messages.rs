@@ -288,7 +288,7 @@ fn errors_have_anthropics_format() {
     );
     check(&server.get("/v1/messages"), 405, invalid, None);
     // Other paths keep OpenAI's format.
-    assert_eq!(server.get("/v1/chat/completions").json()["error"]["code"], "method_not_allowed");
+    assert_eq!(server.delete("/v1/chat/completions").json()["error"]["code"], "method_not_allowed");
 }
 
 #[test]

@@ -327,8 +327,8 @@ fn ollama_rows() -> Vec<Row> {
         post("/show", named(), Nothing),
         post("/pull", named(), Nothing),
         post("/push", named(), Nothing),
-        post("/create", named(), Nothing),
-        post("/copy", json!({ "source": MODEL, "destination": "b" }), Nothing),
+        post("/create", named(), Needs::Admin),
+        post("/copy", json!({ "source": MODEL, "destination": "b" }), Needs::Admin),
         post("/chat", chat, Inference),
         post("/generate", text(MODEL), Inference),
         post("/embed", json!({ "model": EMBEDDER, "input": ["a"] }), Inference),
@@ -395,7 +395,7 @@ impl Row {
             | "/fine_tuning/jobs/{job_id}/cancel"
             | "/fine_tuning/jobs/{job_id}/pause"
             | "/fine_tuning/jobs/{job_id}/resume" => response.status == 409,
-            "/push" | "/create" | "/copy" => response.status == 400,
+            "/push" | "/create" => response.status == 400,
             "/blobs/{digest}" => [400, 404].contains(&response.status),
             // The server does not allow pulls.
             "/models/pull" | "/model-pulls" | "/model-pulls/{pull_id}" => is_error(response, 403, &["pulls_disabled"]),

@@ -138,7 +138,7 @@ fn requests_of_editors_are_accepted_and_what_is_left_out_is_named() {
     for (more, param) in [
         (json!({ "grammar": "root ::= \"a\"" }), "grammar"),
         (json!({ "json_schema": {} }), "json_schema"),
-        (json!({ "bad_words": ["a"] }), "bad_words"),
+        (json!({ "banned_strings": ["a"] }), "banned_strings"),
         (json!({ "n_cmpl": 2 }), "n_cmpl"),
         (json!({ "input_suffix": null }), "input_suffix"),
         (json!({ "input_extra": [{}] }), "input_extra[0].text"),

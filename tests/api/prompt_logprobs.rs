@@ -205,7 +205,7 @@ fn a_request_that_names_no_model_needs_a_key_for_one() {
     });
     let refused = server.get("/tokenizer_info");
     assert_eq!(refused.error_fields(), (400, "invalid_parameter".to_owned(), Some("model".to_owned())));
-    assert!(refused.text.contains("2 models"), "{}", refused.text);
+    assert!(refused.text.contains("Name one of the models: tiny, two"), "{}", refused.text);
     let (project, ..) = server.tenant("evaluation");
     let key = json!({ "name": "eval", "project_id": project, "scopes": ["inference"], "models": ["two"] });
     let key = server.post("/v1/api-keys", &key).ok()["secret"].as_str().unwrap().to_owned();

@@ -28,6 +28,7 @@ fn routes(server: &Server) -> Vec<(Method, String)> {
                     .replace("{batch_id}", &format!("batch_{nothing}"))
                     .replace("{conversation_id}", &format!("conv_{nothing}"))
                     .replace("{item_id}", &format!("msg_{nothing}00000000"))
+                    .replace("{completion_id}", &format!("chatcmpl-{nothing}"))
                     .replace("{response_id}", &format!("resp_{nothing}"))
                     .replace("{agent_id}", &format!("agent_{nothing}"))
                     .replace("{digest}", "sha256:0")
@@ -160,7 +161,7 @@ fn every_operation_has_a_unique_name_and_documents_its_errors() {
             let error = match path {
                 _ if path.starts_with("/api/") => "OllamaError",
                 _ if path.starts_with("/v2/") => "CohereError",
-                _ if path.contains("/messages") && !path.contains("conversations") => "AnthropicError",
+                _ if path.contains("/v1/messages") => "AnthropicError",
                 _ => "Error",
             };
             let documented = format!("#/components/responses/{error}");
@@ -173,7 +174,7 @@ fn every_operation_has_a_unique_name_and_documents_its_errors() {
 fn an_unsupported_method_is_405_with_allow() {
     let server = Server::start();
     for (path, allow) in
-        [("/v1/models", "GET, HEAD"), ("/v1/api-keys", "GET, HEAD, POST"), ("/openai/v1/chat/completions", "POST")]
+        [("/v1/models", "GET, HEAD"), ("/v1/api-keys", "GET, HEAD, POST"), ("/openai/v1/embeddings", "POST")]
     {
         let response = server.call(Method::DELETE, path, Some(&server.admin), None);
         assert_eq!(response.error_fields(), (405, "method_not_allowed".to_owned(), None));

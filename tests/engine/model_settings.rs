@@ -174,7 +174,7 @@ fn aliases_follow_the_files() {
     // A model with this ID is installed.
     add(folder.dir.path(), "y");
     folder.engine.models().refresh_settings();
-    assert_eq!([folder.target("y"), folder.target("y:latest")], [None, None]);
+    assert_eq!([folder.target("y"), folder.target("y:latest")], [None, Some("y".to_owned())]);
     assert_eq!(folder.engine.models().aliases(), []);
     fs::remove_dir_all(folder.dir.path().join("y")).unwrap();
     folder.engine.models().refresh_settings();

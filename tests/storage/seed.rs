@@ -3,12 +3,13 @@
 use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::error::Result;
 use outpost::ids::{
-    AgentId, AuditId, BatchId, CheckpointId, ConversationId, FileId, JobEventId, JobId, KeyId, ProjectId, ResponseId,
-    StoredImageId,
+    AgentId, AuditId, BatchId, CheckpointId, CompletionId, ConversationId, FileId, JobEventId, JobId, KeyId, ProjectId,
+    ResponseId, StoredImageId,
 };
 use outpost::storage::agents::{self, AgentRecord, AgentVersionRecord};
 use outpost::storage::audit::{self, AuditRecord};
 use outpost::storage::batches::{self, BatchRecord, BatchResultRecord, BatchTimesRecord};
+use outpost::storage::chat_completions::{self, ChatCompletionContentRecord, ChatCompletionRecord};
 use outpost::storage::content_chunks::{self, CHUNK_BYTES, Chunk};
 use outpost::storage::conversations::{self, ConversationRecord};
 use outpost::storage::file_records::{self, FileRecord};
@@ -27,7 +28,7 @@ use outpost::storage::{Digest, NodeProcess, Store, WriteTx, latest_time, project
 use crate::fixture::{Clock, START};
 
 /// The number of records that each [`fill`]ed project has, at least.
-pub const RECORDS_PER_PROJECT: usize = 75;
+pub const RECORDS_PER_PROJECT: usize = 78;
 
 /// Fills a store with `projects` projects that have records of every kind.
 pub async fn fill(store: &Store, clock: &Clock, projects: usize) {
@@ -55,6 +56,7 @@ struct Seed {
     checkpoint: CheckpointId,
     /// One that has ended and one that is generated.
     responses: [ResponseId; 2],
+    completion: CompletionId,
     batch: BatchId,
 }
 
@@ -76,6 +78,7 @@ impl Seed {
             events: [(); 2].map(|()| JobEventId::generate(id)),
             checkpoint: CheckpointId::generate(id),
             responses: [(); 2].map(|()| ResponseId::generate(id)),
+            completion: CompletionId::generate(id),
             batch: BatchId::generate(id),
         }
     }
@@ -88,6 +91,7 @@ impl Seed {
         self.put_files(tx)?;
         self.put_job(tx)?;
         self.put_responses(tx)?;
+        self.put_completion(tx)?;
         self.put_batch(tx)?;
         self.put_usage(tx)
     }
@@ -282,6 +286,18 @@ impl Seed {
             response_steps::append(tx, running, generation, &steps)?;
         }
         Ok(())
+    }
+
+    fn put_completion(&self, tx: &WriteTx) -> Result<()> {
+        let content = ChatCompletionContentRecord { messages: vec!["{}".to_owned()], completion: "{}".to_owned() };
+        let record = ChatCompletionRecord {
+            project: self.project,
+            model: "tiny".to_owned(),
+            metadata: Some("{}".to_owned()),
+            bytes: content.bytes() + 2,
+            created_at: self.now,
+        };
+        chat_completions::insert(tx, self.completion, &record, &content)
     }
 
     fn put_batch(&self, tx: &WriteTx) -> Result<()> {

@@ -47,6 +47,7 @@ enum Inputs {
 
 /// A part of a message.
 #[derive(Deserialize, utoipa::ToSchema)]
+#[schema(as = ModerationPart)]
 struct Part {
     r#type: PartType,
     text: Option<String>,
