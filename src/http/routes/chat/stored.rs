@@ -23,9 +23,13 @@ pub fn routes(config: &mut ServiceConfig) {
     config.service(list).service(get).service(update).service(delete).service(list_messages);
 }
 
+/// Which completions are listed. `metadata[NAME]=VALUE` in the query string lists those with this entry.
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-struct ListParams {
+#[serde(deny_unknown_fields)]
+struct CompletionListParams {
+    /// Only completions of this model.
+    model: Option<String>,
     /// Max entries per page: 1–100; 20 if absent.
     #[param(minimum = 1, maximum = 100)]
     #[serde(default, deserialize_with = "lenient")]
@@ -37,12 +41,19 @@ struct ListParams {
     after: Option<String>,
 }
 
-/// Which completions are listed. `metadata[NAME]=VALUE` in the query string lists those with this entry.
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-struct FilterParams {
-    /// Only completions of this model.
-    model: Option<String>,
+#[serde(deny_unknown_fields)]
+struct MessageListParams {
+    /// Max entries per page: 1–100; 20 if absent.
+    #[param(minimum = 1, maximum = 100)]
+    #[serde(default, deserialize_with = "lenient")]
+    limit: Option<i64>,
+    /// `asc`, the default: in their order; `desc`: the last first.
+    #[param(inline)]
+    order: Option<Order>,
+    /// The last ID of the previous page.
+    after: Option<String>,
 }
 
 #[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq, utoipa::ToSchema)]
@@ -54,17 +65,18 @@ enum Order {
     Desc,
 }
 
-impl ListParams {
-    fn limit(&self) -> Result<usize> {
-        let limit = self.limit.unwrap_or(DEFAULT_LIMIT);
-        match usize::try_from(limit).ok().filter(|_| (1..=MAX_LIMIT).contains(&limit)) {
-            Some(limit) => Ok(limit),
-            None => invalid_field("limit", &format!("is {limit}; it must be 1 to {MAX_LIMIT}")),
-        }
+impl Order {
+    fn is_descending(order: Option<Self>) -> bool {
+        order.unwrap_or_default() == Self::Desc
     }
+}
 
-    fn is_descending(&self) -> bool {
-        self.order.unwrap_or_default() == Order::Desc
+/// The number of entries of a page.
+fn page_size(limit: Option<i64>) -> Result<usize> {
+    let limit = limit.unwrap_or(DEFAULT_LIMIT);
+    match usize::try_from(limit).ok().filter(|_| (1..=MAX_LIMIT).contains(&limit)) {
+        Some(limit) => Ok(limit),
+        None => invalid_field("limit", &format!("is {limit}; it must be 1 to {MAX_LIMIT}")),
     }
 }
 
@@ -109,21 +121,20 @@ fn head(id: CompletionId) -> Head<CompletionId> {
 }
 
 /// List the stored chat completions of the key's project.
-#[utoipa::path(tag = "chat", params(ListParams, FilterParams), responses((status = 200, body = Page)))]
+#[utoipa::path(tag = "chat", params(CompletionListParams), responses((status = 200, body = Page)))]
 #[get("/chat/completions")]
 async fn list(
     caller: Caller,
-    params: ApiParams<ListParams>,
-    filter: ApiParams<FilterParams>,
+    params: ApiParams<CompletionListParams>,
     request: HttpRequest,
     api: web::Data<Api>,
 ) -> ApiResult {
-    let after = params.0.after.as_deref().map(|text| text.parse().or_else(|_| bad_after(text))).transpose()?;
+    let CompletionListParams { model, limit, order, after } = params.0;
     let query = ChatCompletionQuery {
-        after,
-        limit: params.0.limit()?,
-        is_descending: params.0.is_descending(),
-        model: filter.0.model,
+        after: after.as_deref().map(|text| text.parse().or_else(|_| bad_after(text))).transpose()?,
+        limit: page_size(limit)?,
+        is_descending: Order::is_descending(order),
+        model,
         metadata: metadata_filter(&request)?,
     };
     let read = |limit| api.services.chat_completions.list(&caller.access, query.clone(), limit);
@@ -178,24 +189,25 @@ async fn delete(caller: Caller, id: ApiPath<CompletionId>, api: web::Data<Api>) 
 }
 
 /// List the messages of a stored chat completion's request.
-#[utoipa::path(tag = "chat", params(("completion_id" = String, Path), ListParams),
+#[utoipa::path(tag = "chat", params(("completion_id" = String, Path), MessageListParams),
     responses((status = 200, body = Page)))]
 #[get("/chat/completions/{completion_id}/messages")]
 async fn list_messages(
     caller: Caller,
     id: ApiPath<CompletionId>,
-    params: ApiParams<ListParams>,
+    params: ApiParams<MessageListParams>,
     api: web::Data<Api>,
 ) -> ApiResult {
-    let (limit, is_descending) = (params.0.limit()?, params.0.is_descending());
+    let MessageListParams { limit, order, after } = params.0;
+    let limit = page_size(limit)?;
     let read = |limit| api.services.chat_completions.get(&caller.access, id.0, limit);
     let stored = caller.room.read(BUILT_FROM_VALUES, read).await?;
     let messages = stored.messages.iter().enumerate().map(|(index, json)| message(stored.id, index, json));
     let mut messages: Vec<Value> = messages.collect::<Result<_>>()?;
-    if is_descending {
+    if Order::is_descending(order) {
         messages.reverse();
     }
-    if let Some(after) = &params.0.after {
+    if let Some(after) = &after {
         match messages.iter().position(|message| message["id"] == **after) {
             Some(index) => drop(messages.drain(..=index)),
             None => return bad_after(after),
