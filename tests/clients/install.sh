@@ -8,10 +8,15 @@ target/clients/bin/pip install --quiet uv==0.13.9
 uv() { target/clients/bin/uv "$@"; }
 
 uv pip install --quiet --python target/clients --requirement tests/clients/requirements.txt
-for name in frameworks llm aider programs lm-eval; do
+environment() {
+  local name=$1
+  shift
   uv venv --quiet --allow-existing --python target/clients/bin/python "target/clients-$name"
-  uv pip install --quiet --python "target/clients-$name" --overrides tests/clients/overrides.txt \
-    --requirement "tests/clients/requirements-$name.txt"
+  uv pip install --quiet --python "target/clients-$name" --requirement "tests/clients/requirements-$name.txt" "$@"
+}
+for name in frameworks llm aider lm-eval; do
+  environment "$name"
 done
+environment programs --overrides tests/clients/overrides.txt
 npm install --silent --no-package-lock --no-audit --no-fund --prefix tests/clients/node
 CARGO_TARGET_DIR=target/clients-rust cargo test --quiet --locked --no-run --manifest-path tests/clients/rust/Cargo.toml

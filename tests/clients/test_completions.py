@@ -64,7 +64,7 @@ def test_token_ids_are_a_prompt(client, http, server, arguments):
     counted = http.post("/openai/v1/tokenize", json={"model": server.chat_model, "prompt": prompt}).json()
     assert counted["count"] == len(counted["tokens"]) < counted["max_model_len"]
     back = http.post("/openai/v1/detokenize", json={"model": server.chat_model, "tokens": counted["tokens"]}).json()
-    assert back == {"prompt": prompt}
+    assert back == {"prompt": prompt, "content": prompt}
     by_ids = client.completions.create(**arguments(counted["tokens"]))
     by_text = client.completions.create(**arguments())
     assert by_ids.choices[0].text == by_text.choices[0].text

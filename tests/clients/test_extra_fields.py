@@ -32,6 +32,12 @@ JOBS, FILES = SyncCursorPage[fine_tuning.FineTuningJob], SyncCursorPage[openai_t
 # The types of the response bodies; of the events, if the response is a stream.
 OPERATIONS = {
     "POST /chat/completions": [chat.ChatCompletion, chat.ChatCompletionChunk],
+    "GET /chat/completions": [SyncCursorPage[chat.ChatCompletion]],
+    "GET /chat/completions/{completion_id}": [chat.ChatCompletion],
+    "POST /chat/completions/{completion_id}": [chat.ChatCompletion],
+    "DELETE /chat/completions/{completion_id}": [chat.ChatCompletionDeleted],
+    # The package says of these messages, which are those of the request, that they are the assistant's.
+    "GET /chat/completions/{completion_id}/messages": [SyncCursorPage[BaseModel]],
     # The package has no type for chunks, whose `finish_reason` is null until the last one.
     "POST /completions": [openai_types.Completion],
     "POST /embeddings": [openai_types.CreateEmbeddingResponse],
@@ -144,6 +150,13 @@ def bodies(server, http, mount):
         call("POST /chat/completions", json=stream, events=True)
     text = {"model": server.chat_model, "prompt": ["Hello", "Good"], "logprobs": 2, "return_token_ids": True}
     call("POST /completions", json=text)
+    stored = call("POST /chat/completions", json={**message, "store": True, "metadata": {"a": "b"}})["id"]
+    one = {"completion_id": stored}
+    call("GET /chat/completions")
+    call("GET /chat/completions/{completion_id}", one)
+    call("POST /chat/completions/{completion_id}", one, json={"metadata": {"a": "c"}})
+    call("GET /chat/completions/{completion_id}/messages", one)
+    call("DELETE /chat/completions/{completion_id}", one)
     call("POST /embeddings", json={"model": server.embed_model, "input": ["a"]})
     call("POST /moderations", json={"model": server.moderation_model, "input": ["a"]})
 

@@ -70,10 +70,10 @@ def operations(document):
                 yield method.upper(), path, schema
 
 
-LIMITS = ["max_tokens", "max_completion_tokens", "max_output_tokens", "options", "num_predict"]
+LIMITS = ["max_tokens", "max_completion_tokens", "max_output_tokens", "options", "num_predict", "n_predict"]
 SCHEMA = '{"enum": ["x"]}'
-# Values of fields that allow only a short text: of Ollama's API and of the Responses API.
-BOUNDED = {"format": SCHEMA, "text": '{"format": {"type": "json_schema", "name": "x", "schema": ' + SCHEMA + "}}"}
+# Values of fields that allow only a short text: of Ollama's API, of the Responses API and of llama.cpp's.
+BOUNDED = {"stop": '[" ", "e", "a", "o", "1", "0"]', "format": SCHEMA, "text": '{"format": {"type": "json_schema", "name": "x", "schema": ' + SCHEMA + "}}"}
 
 
 class BodyGenerator:

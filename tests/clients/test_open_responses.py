@@ -129,7 +129,7 @@ def test_a_case_is_answered(server, http, name, stream):
     reply = http.post("/v1/responses", json=body, timeout=300)
     assert reply.status_code == 200, reply.text
     if stream:
-        events = [json.loads(data) for data in re.findall(r"^data: (.*)$", reply.text, re.MULTILINE)]
+        events = [json.loads(data) for data in re.findall(r"^data: (\{.*)$", reply.text, re.MULTILINE)]
         for event in events:
             check_event(event)
         response = events[-1]["response"]

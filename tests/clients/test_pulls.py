@@ -54,7 +54,7 @@ def test_a_pull_reports_its_progress_and_the_model_answers(local):
     assert statuses == ["pulling manifest", layer, "verifying sha256 digest", "writing manifest", "success"]
     whole = [part for part in parts if part.status == layer][-1]
     assert whole.completed == whole.total > 100_000 and whole.digest.startswith("sha256:")
-    assert [model.model for model in local.list().models] == ["tiny-f32"]
+    assert [model.model for model in local.list().models] == ["tiny-f32:latest"]
     answer = local.chat("tiny-f32", [{"role": "user", "content": "hello"}], options={"num_predict": 4})
     assert answer.eval_count > 0
 

@@ -243,7 +243,7 @@ def test_bodies_have_openais_fields_and_types(http, arguments):
         assert extra_fields(body, Response) <= UNTYPED | {"output[].content[].logprobs[].bytes"}
         assert http.get(f"/openai/v1/responses/{body['id']}").json() == body
         text = http.post("/v1/responses", json=arguments | change | {"stream": True}).text
-        events = [json.loads(data) for data in re.findall(r"^data: (.*)$", text, re.MULTILINE)]
+        events = [json.loads(data) for data in re.findall(r"^data: (\{.*)$", text, re.MULTILINE)]
         for event in events:
             TypeAdapter(ResponseStreamEvent).validate_python(event, strict=True)
             known = {f"response.{field}" for field in UNTYPED} | {"name", "logprobs[].bytes", "logprobs[].top_logprobs[].bytes"}

@@ -10,7 +10,7 @@ use crate::http::response::Mount;
 /// The tags of APIs whose bodies are the same on both mounts, without an envelope.
 const EXACT_TAGS: [&str; 2] = ["messages", "responses"];
 /// The tags some of whose bodies have no `id` or no `object` on OpenAI's mount.
-const BARE_TAGS: [&str; 5] = ["audio", "images", "tokenization", "conversation-items", "llama-cpp"];
+const BARE_TAGS: [&str; 6] = ["audio", "images", "tokenization", "conversation-items", "llama-cpp", "moderations"];
 
 /// Completes the document collected from the handlers.
 pub fn complete(document: &mut Value) {
