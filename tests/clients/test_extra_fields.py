@@ -37,7 +37,7 @@ OPERATIONS = {
     "POST /chat/completions/{completion_id}": [chat.ChatCompletion],
     "DELETE /chat/completions/{completion_id}": [chat.ChatCompletionDeleted],
     # The package says of these messages, which are those of the request, that they are the assistant's.
-    "GET /chat/completions/{completion_id}/messages": [SyncCursorPage[BaseModel]],
+    "GET /chat/completions/{completion_id}/messages": [SyncCursorPage[object]],
     # The package has no type for chunks, whose `finish_reason` is null until the last one.
     "POST /completions": [openai_types.Completion],
     "POST /embeddings": [openai_types.CreateEmbeddingResponse],
