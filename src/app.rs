@@ -398,23 +398,20 @@ async fn sweep(api: Data<Api>) {
 }
 
 async fn sweep_once(services: &Services) {
-    match services.stored_images.sweep().await {
-        Ok(0) => {}
-        Ok(count) => tracing::debug!(count, "expired images are removed"),
-        Err(error) => tracing::warn!(%error, "expired images could not be removed"),
-    }
-    match services.responses.sweep().await {
-        Ok(0) => {}
-        Ok(count) => tracing::debug!(count, "expired responses are removed"),
-        Err(error) => tracing::warn!(%error, "expired responses could not be removed"),
-    }
-    match services.chat_completions.sweep().await {
-        Ok(0) => {}
-        Ok(count) => tracing::debug!(count, "expired chat completions are removed"),
-        Err(error) => tracing::warn!(%error, "expired chat completions could not be removed"),
-    }
+    log_sweep("images", services.stored_images.sweep().await);
+    log_sweep("responses", services.responses.sweep().await);
+    log_sweep("chat completions", services.chat_completions.sweep().await);
     if let Err(error) = services.maintenance.sweep().await {
         tracing::warn!(%error, "expired idempotency keys could not be removed");
+    }
+}
+
+/// `what` was to be removed, and how many were.
+fn log_sweep(what: &str, swept: crate::error::Result<usize>) {
+    match swept {
+        Ok(0) => {}
+        Ok(count) => tracing::debug!(count, "expired {what} are removed"),
+        Err(error) => tracing::warn!(%error, "expired {what} could not be removed"),
     }
 }
 

@@ -92,7 +92,6 @@ pub struct RunningChat {
     /// Whether the completion may contain tool calls.
     pub may_call: bool,
     pub call_ids: ToolCallIds,
-    /// `None`: an upstream model has it.
     generation: RunningGeneration,
     turn_recorder: TurnRecorder,
 }

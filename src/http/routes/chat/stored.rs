@@ -10,14 +10,10 @@ use crate::error::{Error, Result};
 use crate::http::extractors::{ApiJson, ApiParams, ApiPath, lenient, query_pairs};
 use crate::http::response::{ApiResult, Deleted, Head};
 use crate::http::response_budget::BUILT_FROM_VALUES;
-use crate::http::routes::responses::input_items::bad_after;
+use crate::http::routes::responses::input_items::{bad_after, page_size};
 use crate::http::{Api, authentication::Caller};
 use crate::ids::CompletionId;
 use crate::service::chat_completions::{ChatCompletionQuery, StoredChatCompletion};
-use crate::service::json_fields::invalid_field;
-
-const DEFAULT_LIMIT: i64 = 20;
-const MAX_LIMIT: i64 = 100;
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(list).service(get).service(update).service(delete).service(list_messages);
@@ -68,15 +64,6 @@ enum Order {
 impl Order {
     fn is_descending(order: Option<Self>) -> bool {
         order.unwrap_or_default() == Self::Desc
-    }
-}
-
-/// The number of entries of a page.
-fn page_size(limit: Option<i64>) -> Result<usize> {
-    let limit = limit.unwrap_or(DEFAULT_LIMIT);
-    match usize::try_from(limit).ok().filter(|_| (1..=MAX_LIMIT).contains(&limit)) {
-        Some(limit) => Ok(limit),
-        None => invalid_field("limit", &format!("is {limit}; it must be 1 to {MAX_LIMIT}")),
     }
 }
 

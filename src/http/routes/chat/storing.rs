@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use super::request::Storing;
 use super::response;
 use crate::calls::chat::RunningChat;
-use crate::calls::generation::{Choice, Choices, RunningGeneration, RunningText};
+use crate::calls::generation::{Choices, RunningGeneration, RunningText};
 use crate::engine::TextDelta;
 use crate::error::{Error, Result};
 use crate::service::access::Access;
@@ -34,21 +34,21 @@ impl StoringChat {
 
     /// Waits for the end and stores the completion.
     pub async fn finish(&mut self) -> Result<response::Completion> {
-        let choices = self.whole().await?;
-        self.store().await?;
-        Ok(response::completion(&self.chat, choices))
+        let choices = self.chat.whole().await?;
+        let completion = response::completion(&self.chat, choices);
+        self.store(&completion).await?;
+        Ok(completion)
     }
 
-    async fn store(&self) -> Result<()> {
-        let Some((Storage { completions, access, storing }, choices)) = &self.storage else { return Ok(()) };
-        let choices: Vec<Choice> = choices.clone().complete()?;
-        let completion = response::completion(&self.chat, choices);
+    /// Stores the completion, if it is to be stored.
+    async fn store(&self, completion: &response::Completion) -> Result<()> {
+        let Some((Storage { completions, access, storing }, _)) = &self.storage else { return Ok(()) };
         let stored = StoredChatCompletion {
             id: self.chat.id,
             model: self.chat.model.clone(),
             metadata: storing.metadata.clone(),
             messages: storing.messages.clone(),
-            completion: serde_json::to_string(&completion).map_err(Error::internal)?,
+            completion: serde_json::to_string(completion).map_err(Error::internal)?,
             created_at: self.chat.created,
         };
         completions.create(access, stored).await
@@ -84,8 +84,9 @@ impl RunningText for StoringChat {
 
     /// Also stores a completion that succeeded.
     async fn close(&self, outcome: Outcome) -> Result<()> {
-        if outcome == Outcome::Succeeded {
-            self.store().await?;
+        if let (Outcome::Succeeded, Some((_, choices))) = (outcome, &self.storage) {
+            let choices = choices.clone().complete()?;
+            self.store(&response::completion(&self.chat, choices)).await?;
         }
         self.chat.close(outcome).await
     }

@@ -84,16 +84,21 @@ pub struct ListParams {
 impl ListParams {
     /// The size of the page.
     pub fn limit(&self) -> Result<usize> {
-        let limit = self.limit.unwrap_or(DEFAULT_LIMIT);
-        match usize::try_from(limit).ok().filter(|_| (1..=MAX_LIMIT).contains(&limit)) {
-            Some(limit) => Ok(limit),
-            None => invalid_field("limit", &format!("is {limit}; it must be 1 to {MAX_LIMIT}")),
-        }
+        page_size(self.limit)
     }
 
     /// Whether the last item comes first.
     pub fn is_descending(&self) -> bool {
         self.order.unwrap_or_default() == Order::Desc
+    }
+}
+
+/// The number of items of a page, as OpenAI's lists have it.
+pub fn page_size(limit: Option<i64>) -> Result<usize> {
+    let limit = limit.unwrap_or(DEFAULT_LIMIT);
+    match usize::try_from(limit).ok().filter(|_| (1..=MAX_LIMIT).contains(&limit)) {
+        Some(limit) => Ok(limit),
+        None => invalid_field("limit", &format!("is {limit}; it must be 1 to {MAX_LIMIT}")),
     }
 }
 
