@@ -9,7 +9,7 @@ use super::model_name;
 use super::prompt_length::{PromptLength, check_estimate, completion_limit};
 use super::prompt_logprobs::PromptLogprobsRequest;
 use super::sampling_request::SamplingRequest;
-use super::text_input::{TextInput, check_ids};
+use super::text_input::{TextField, TextInput, check_ids};
 use super::upstream::completion_chunk::CompletionChunks;
 use super::upstream::completion_request::CompletionRequest;
 use super::upstream::request_fields::TextParameters;
@@ -102,7 +102,7 @@ pub struct RunningCompletion {
 /// The prompts of a request with their names in error messages.
 struct Prompts {
     inputs: Vec<TextInput>,
-    single: bool,
+    field: TextField,
     gap: Option<Gap>,
     /// Max tokens of a completion, if they are set.
     max_tokens: Option<u32>,
@@ -165,11 +165,12 @@ impl Completions {
         let TextGeneration { engine, clock_rng, .. } = &self.generation;
         let (dialect, prompt_logprobs) = (call.dialect, call.of_prompt());
         let max_tokens = call.max_tokens.map(|(count, _)| count).or(call.default_max_tokens);
-        let prompts = Prompts { inputs: call.prompts, single: call.single, gap: call.gap, max_tokens, dialect };
+        let field = TextField { name: "prompt", single: call.single };
+        let prompts = Prompts { inputs: call.prompts, field, gap: call.gap, max_tokens, dialect };
         if let Some(model) = self.generation.admit(access, &name, &recorder).await? {
             prompts.check_estimates(engine, &model, &recorder).await?;
         }
-        let (bytes, single, echo) = (prompts.bytes(), prompts.single, call.echo);
+        let (bytes, echo) = (prompts.bytes(), call.echo);
         let bound_by = engine.clone();
         let prepared = self.generation.prepare_with(access, &name, bytes, move |model, bound| {
             prompts.tokenise(model, bound_by.positions(model), echo, bound)
@@ -184,7 +185,7 @@ impl Completions {
         let (mut requests, mut echoes) = (Vec::with_capacity(prompts.len()), Vec::new());
         let mut prompt_token_ids = Vec::new();
         for (index, prompt) in prompts.into_iter().enumerate() {
-            let (tokens, field) = (&prompt.tokens, field(single, index));
+            let (tokens, field) = (&prompt.tokens, field.of(index));
             let count = u32::try_from(tokens.ids.len()).unwrap_or(u32::MAX);
             let length = PromptLength { tokens: count, exact: tokens.complete, field: &field, dialect };
             let limit = completion_limit(engine, &model, length, call.max_tokens, "")?;
@@ -323,11 +324,6 @@ impl RunningCompletion {
     }
 }
 
-/// The name of a prompt in error messages.
-fn field(single: bool, index: usize) -> String {
-    if single { "prompt".to_owned() } else { format!("prompt[{index}]") }
-}
-
 impl Prompts {
     /// The size of all texts that are tokenised.
     fn bytes(&self) -> usize {
@@ -347,7 +343,7 @@ impl Prompts {
                 TextInput::Text(text) => model.min_text_tokens(text.len() + gap),
                 TextInput::Tokens(ids) => ids.len() as u64,
             };
-            let field = field(self.single, index);
+            let field = self.field.of(index);
             check_estimate(engine, model, PromptLength::at_least(min_tokens, &field, self.dialect))?;
             total += min_tokens;
         }
@@ -362,12 +358,12 @@ impl Prompts {
         echo: bool,
         bound: TokenizeLimits,
     ) -> Result<Vec<TokenizedPrompt>> {
-        let Self { inputs, single, gap, max_tokens, .. } = self;
+        let Self { inputs, field, gap, max_tokens, .. } = self;
         let room = gap.as_ref().filter(|gap| gap.is_cut).map(|_| prompt_room(positions, max_tokens));
         // What is cut has a size already, and its end may be needed.
         let bound = &if room.is_some() { bound } else { bound.with_max_tokens(positions as usize) };
         let one = |(index, input)| {
-            let field = field(single, index);
+            let field = field.of(index);
             let (mut tokens, echo) = match input {
                 TextInput::Text(text) => {
                     let echo = echo.then(|| text.clone());

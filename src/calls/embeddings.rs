@@ -249,7 +249,7 @@ fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenizeLimits) 
 pub(super) fn too_long(field: &str, with: &str, count: usize, exact: bool, model: &EncoderModel) -> Error {
     let at_least = if exact { "" } else { "at least " };
     let message = format!(
-        "'{field}' has {at_least}{count} tokens{with}, the model '{}' takes {}. Split the text, or send truncate: true, which removes its end.",
+        "'{field}' has {at_least}{count} tokens{with}, the model '{}' takes {}. Split the text, or set 'truncate', which removes its end.",
         model.id(),
         model.limit()
     );

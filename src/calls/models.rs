@@ -102,6 +102,11 @@ impl Models {
         Ok(if model.id == name { model } else { as_alias(name.to_owned(), model) })
     }
 
+    /// The number of choices that each device generates at once, of all models.
+    pub fn slots(&self) -> usize {
+        self.engine.slots()
+    }
+
     /// The parameters for requests to the model that do not set them.
     pub fn generation_defaults(&self, name: &str) -> Arc<GenerationDefaults> {
         self.engine.models().generation_defaults(name)

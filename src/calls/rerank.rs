@@ -5,14 +5,14 @@ use std::sync::Arc;
 use super::blocking::run_blocking;
 use super::embeddings::{EmbeddingCall, Embeddings, too_long};
 use super::errors::{ModelErrors, from_stopped};
-use super::model_name::authorize_name;
+use super::model_name::{authorize_name, or_only};
 use super::text_input::{TextField, TextInput};
 use super::upstream::errors::unsupported;
 use super::upstream::request_fields::json_call;
 use super::upstream::rerank::{self as remote, RerankRequest};
 use super::upstream::response_limits;
 use super::upstream::token_estimate;
-use crate::engine::{EncoderModel, InputType, ModelKind, TokenizeLimits, Tokenized};
+use crate::engine::{EncoderModel, InputType, ModelInfo, ModelKind, TokenizeLimits, Tokenized};
 use crate::error::{Error, Result};
 use crate::ids::RerankId;
 use crate::service::access::Access;
@@ -48,9 +48,11 @@ pub struct Scored {
 
 /// A request to rank documents by their relevance to a query.
 pub struct RerankCall {
-    pub model: String,
+    /// `None`: the only reranking model.
+    pub model: Option<String>,
     pub query: String,
     pub documents: Vec<String>,
+    pub document_field: TextField,
     /// How many of the best documents to return.
     pub top_n: Option<usize>,
     /// This field and the next two are as in [`ScoreCall`].
@@ -74,13 +76,19 @@ impl Embeddings {
     /// Scores each document for the query, the best first. Usage is added to `recorder`. Dropping the future cancels what is
     /// not computed yet.
     pub async fn rerank(&self, access: &Access, call: RerankCall, recorder: &UsageRecorder) -> Result<Reranked> {
-        let RerankCall { mut model, query, documents, top_n, truncate, max_document_tokens, raw } = call;
+        let mut model = or_only(&self.engine, access, call.model, reranks).await?;
         authorize_name(&self.engine, access, &mut model)?;
-        let (query_field, document_field) =
-            (TextField { name: "query", single: true }, TextField { name: "documents", single: false });
-        let queries = vec![query];
-        let call =
-            ScoreCall { model, queries, query_field, documents, document_field, truncate, max_document_tokens, raw };
+        let top_n = call.top_n;
+        let call = ScoreCall {
+            model,
+            queries: vec![call.query],
+            query_field: TextField { name: "query", single: true },
+            documents: call.documents,
+            document_field: call.document_field,
+            truncate: call.truncate,
+            max_document_tokens: call.max_document_tokens,
+            raw: call.raw,
+        };
         let Scored { id, model, scores, documents, tokens } = self.score_pairs(access, call, recorder).await?;
         Ok(Reranked { id, model, results: best_first(scores, top_n), documents, tokens })
     }
@@ -212,6 +220,11 @@ impl ScoreCall {
             false => Err(Error::internal("a document was not tokenised")),
         }
     }
+}
+
+/// Whether a request to rerank without a model may mean it.
+fn reranks(model: &ModelInfo) -> bool {
+    model.kind == ModelKind::Reranker
 }
 
 /// The best documents with their scores.

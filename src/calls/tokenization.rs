@@ -8,8 +8,8 @@ use super::model_name;
 use super::output_spec::OutputRequest;
 use super::text_input::check_ids;
 use crate::engine::{
-    EncoderModel, Message, ModelInfo, ModelKind, PreprocessError, Prompt, PromptOptions, SpecialTokenOptions,
-    TextModel, TokenizeLimits, TokenizerDescription, Tool,
+    EncoderModel, GenerationDefaults, Message, ModelInfo, ModelKind, PreprocessError, Prompt, PromptOptions,
+    SpecialTokenOptions, TextModel, TokenizeLimits, TokenizerDescription, Tool,
 };
 use crate::error::{Error, Result};
 use crate::ids::TokenizationId;
@@ -67,6 +67,18 @@ pub struct TokenizedText {
     pub pieces: Option<Vec<Vec<u8>>>,
     /// Max tokens of the model.
     pub max_tokens: usize,
+}
+
+/// A model that generates text, its tokenizer and its defaults.
+pub struct DescribedModel {
+    pub id: TokenizationId,
+    /// The name in the request, or the ID of the only model that can be meant.
+    pub name: String,
+    pub tokenizer: TokenizerDescription,
+    /// Max tokens of prompt and output together.
+    pub max_tokens: usize,
+    /// The parameters for requests with this name that do not set them.
+    pub defaults: Arc<GenerationDefaults>,
 }
 
 /// A model with a tokenizer that clients may use.
@@ -146,13 +158,13 @@ impl Tokenization {
         Ok((self.new_id(), self.run(access, name, bytes, recorder, decode).await?))
     }
 
-    /// The tokenizer of the model `id`, and the model's max tokens. Loads the model if needed.
+    /// Describes a model that generates text. `model` as in [`TokenizeCall`]. Loads the model if needed.
     pub async fn describe(
         &self,
         access: &Access,
-        id: Option<String>,
+        model: Option<String>,
         recorder: &UsageRecorder,
-    ) -> Result<(TokenizationId, TokenizerDescription, usize)> {
+    ) -> Result<DescribedModel> {
         let describe = |model: &LoadedModel, _: TokenizeLimits| match model {
             LoadedModel::Text(text) => Ok((text.tokenizer().clone(), model.max_tokens())),
             LoadedModel::Encoder(encoder) => {
@@ -160,9 +172,10 @@ impl Tokenization {
                 Err(Error::invalid("model", text))
             }
         };
-        let name = self.name(access, id).await?;
-        let (tokenizer, max_tokens) = self.run(access, name, 0, recorder, describe).await?;
-        Ok((self.new_id(), tokenizer, max_tokens))
+        let name = self.name(access, model).await?;
+        let (tokenizer, max_tokens) = self.run(access, name.clone(), 0, recorder, describe).await?;
+        let defaults = self.generation.engine.models().generation_defaults(&name);
+        Ok(DescribedModel { id: self.new_id(), name, tokenizer, max_tokens, defaults })
     }
 
     /// The name of the model of a request.

@@ -131,6 +131,11 @@ impl Engine {
         self.owner.devices.get(index).ok_or_else(|| Refused::Invalid("the model's device does not exist".to_owned()))
     }
 
+    /// The number of choices that each device generates at once, of all models.
+    pub fn slots(&self) -> usize {
+        self.owner.registry.max_running()
+    }
+
     /// The models on disk and in memory.
     pub fn models(&self) -> &Registry {
         &self.owner.registry

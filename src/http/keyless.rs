@@ -17,7 +17,7 @@ use crate::origin::Origin;
 use crate::service::api_key_secret::looks_like_key;
 
 /// The first segments of the paths, below the mounts, that call models or list them.
-const MODEL_PATHS: [&str; 18] = [
+const MODEL_PATHS: [&str; 19] = [
     "apply-template",
     "audio",
     "chat",
@@ -30,6 +30,7 @@ const MODEL_PATHS: [&str; 18] = [
     "messages",
     "models",
     "moderations",
+    "props",
     "rerank",
     "reranking",
     "responses",

@@ -1,5 +1,5 @@
-//! Normalizes requests before they are routed: a path is the same with and without a trailing slash, vLLM's paths outside of
-//! `/v1` are those of a mount, and HEAD is GET without the body.
+//! Normalizes requests before they are routed: a path is the same with and without a trailing slash, paths that other servers
+//! have outside of `/v1` are those of a mount, and HEAD is GET without the body.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -35,9 +35,25 @@ pub async fn normalize(
     })
 }
 
-/// The paths that vLLM serves outside of `/v1`. Its clients, such as lm-eval, find them by removing `/v1` and what follows
-/// from their base address.
-const OUTSIDE_OF_V1: [&str; 3] = ["/detokenize", "/tokenize", "/tokenizer_info"];
+/// The paths that llama.cpp and vLLM serve outside of `/v1`. Editors have llama.cpp's own there, and clients of vLLM, such as
+/// lm-eval, remove `/v1` and what follows from their base address.
+const OUTSIDE_OF_V1: [&str; 15] = [
+    "/apply-template",
+    "/chat/completions",
+    "/completion",
+    "/completions",
+    "/detokenize",
+    "/embeddings",
+    "/infill",
+    "/models",
+    "/props",
+    "/rerank",
+    "/reranking",
+    "/responses",
+    "/score",
+    "/tokenize",
+    "/tokenizer_info",
+];
 
 /// The address by which a request is routed; `None` if it is its own.
 fn served_uri(uri: &Uri) -> Option<Uri> {
@@ -74,7 +90,7 @@ mod tests {
     use super::served_uri;
 
     #[test]
-    fn a_trailing_slash_is_removed_and_paths_of_vllm_are_mapped() {
+    fn a_trailing_slash_is_removed_and_paths_outside_of_v1_are_mapped() {
         for (uri, trimmed) in [
             ("/v1/models/", Some("/v1/models")),
             ("/v1/models//?a=/", Some("/v1/models?a=/")),
@@ -88,6 +104,12 @@ mod tests {
             ("/openai/tokenizer_info/?model=a", Some("/openai/v1/tokenizer_info?model=a")),
             ("/openai/v1/tokenize", None),
             ("/v1/tokenize", None),
+            ("/infill/", Some("/openai/v1/infill")),
+            ("/chat/completions", Some("/openai/v1/chat/completions")),
+            ("/chat/completions/chatcmpl-1", None),
+            ("/chat", None),
+            ("/models?a", Some("/openai/v1/models?a")),
+            ("/models/a", None),
         ] {
             let found = served_uri(&uri.parse().unwrap());
             assert_eq!(found.map(|uri| uri.to_string()).as_deref(), trimmed, "{uri}");

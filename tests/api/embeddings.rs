@@ -252,3 +252,40 @@ fn the_list_states_each_models_capabilities() {
     server.post(&format!("/v1/models/{EMBEDDER}/unload"), &json!({})).ok();
     assert_eq!(server.get(&format!("/v1/models/{EMBEDDER}")).ok()["loaded"], false);
 }
+
+#[test]
+fn a_list_may_have_texts_and_token_ids() {
+    let server = Server::with_encoders();
+    let ids = server.post("/v1/tokenize", &json!({ "model": EMBEDDER, "content": "a ship" })).ok()["tokens"].clone();
+    let mixed = embed(&server, "/v1", json!({ "input": ["the sea", ids], "token_ids": "model" })).ok();
+    let texts = embed(&server, "/v1", json!({ "input": ["the sea", "a ship"] })).ok();
+    assert_eq!(vectors(&mixed), vectors(&texts));
+    assert_refused(&embed(&server, "/v1", json!({ "input": ["the sea", ids] })), "input");
+    assert_refused(&embed(&server, "/v1", json!({ "input": ["the sea", 5], "token_ids": "model" })), "input");
+    assert_refused(&embed(&server, "/v1", json!({ "input": [] })), "input");
+}
+
+#[test]
+fn texts_are_ranked_in_the_format_of_text_embeddings_inference() {
+    let server = Server::with_encoders();
+    let ranked = rerank(&server, json!({ "return_documents": true })).ok();
+    let texts = ["A lighthouse stands at the end of the pier.", "x", "The keeper wrote into his book."];
+    let request = json!({ "query": "where is the light?", "texts": texts, "return_text": true });
+    let list = server.post("/rerank", &request).ok();
+    let expected = |result: &Value| json!({ "index": result["index"], "score": result["relevance_score"], "text": result["document"]["text"] });
+    assert_eq!(list, ranked["results"].as_array().unwrap().iter().map(expected).collect::<Value>());
+    let in_envelope = server.post("/v1/rerank", &request).ok();
+    assert_eq!(in_envelope["results"], ranked["results"]);
+    let short = server.post("/rerank", &json!({ "query": "where?", "texts": ["a"] })).ok();
+    assert!(short[0].get("text").is_none() && short[0]["score"].is_number());
+    for (more, param) in [
+        (json!({ "texts": ["a"], "documents": ["a"] }), "texts"),
+        (json!({ "texts": ["a", ""] }), "texts[1]"),
+        (json!({ "texts": [] }), "texts"),
+        (json!({}), "documents"),
+    ] {
+        let mut request = json!({ "query": "where?" });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        assert_refused(&server.post("/rerank", &request), param);
+    }
+}

@@ -188,6 +188,7 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     row(post.clone(), "/detokenize", None, "/detokenize".into(), tokens, needs_i);
     let described = format!("/tokenizer_info?model={MODEL}");
     row(get.clone(), "/tokenizer_info", None, described, Empty, needs_i);
+    row(get.clone(), "/props", None, format!("/props?model={MODEL}"), Empty, needs_i);
     let vectors = Json(json!({ "model": EMBEDDER, "input": ["a"] }));
     row(post.clone(), "/embeddings", None, "/embeddings".into(), vectors, needs_i);
     for route in ["/rerank", "/reranking"] {

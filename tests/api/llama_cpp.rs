@@ -1,4 +1,6 @@
-//! llama.cpp's endpoints for completions: a gap in a text, as editors send it, and plain texts.
+//! llama.cpp's endpoints: a gap in a text, as editors send it, plain texts, and the properties of the server.
+
+use std::fs;
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -187,4 +189,57 @@ fn completions_are_metered() {
     let group = &report["groups"][0];
     assert_eq!((&group["endpoint"], &group["model"]), (&json!("POST /infill"), &json!(MODEL)));
     assert_eq!(group["tokens"]["output"], 5, "{group}");
+}
+
+#[test]
+fn properties_are_those_of_the_only_chat_model() {
+    let server = Server::start_configured(&TinyModel::default(), |config| {
+        let settings = format!("[models.{MODEL}.defaults]\ntemperature = 0.25\nmax_tokens = 7\nstop = ['.']\n");
+        fs::write(config.paths.models.join("models.toml"), settings).unwrap();
+        config.max_running = 3;
+    });
+    let props = server.get("/props").ok();
+    let settings = &props["default_generation_settings"];
+    assert_eq!(
+        (&settings["n_ctx"], &props["total_slots"], &props["model_alias"]),
+        (&json!(512), &json!(3), &json!(MODEL))
+    );
+    let params = &settings["params"];
+    assert_eq!(
+        (&params["temperature"], &params["n_predict"], &params["stop"]),
+        (&json!(0.25), &json!(7), &json!(["."]))
+    );
+    assert_eq!((&params["top_k"], &params["seed"]), (&json!(40), &json!(-1)));
+    let described = server.get("/tokenizer_info").ok();
+    assert_eq!(props["chat_template"], described["chat_template"]);
+    assert_eq!(props["eos_token"], described["eos_token"]);
+    let on_v1 = server.get(&format!("/v1/props?model={MODEL}")).ok();
+    assert_eq!((&on_v1["status"], &on_v1["total_slots"]), (&json!("succeeded"), &json!(3)));
+    assert_eq!(server.get("/props?model=other").status, 404);
+    assert_eq!(server.call(Method::POST, "/props", Some(&server.admin), Some(&json!({}))).status, 405);
+    assert_eq!(server.call(Method::GET, "/props", None, None).status, 401);
+}
+
+#[test]
+fn paths_outside_of_v1_are_those_of_openai_s_mount() {
+    let server = Server::start_with(&REPOSITORY);
+    let messages = json!([{ "role": "user", "content": "hi" }]);
+    for (path, request, object) in [
+        (
+            "/chat/completions",
+            json!({ "model": MODEL, "messages": messages, "max_tokens": 1 }),
+            json!("chat.completion"),
+        ),
+        ("/completions", json!({ "model": MODEL, "prompt": "hi", "max_tokens": 1 }), json!("text_completion")),
+        ("/responses", json!({ "model": MODEL, "input": "hi", "max_output_tokens": 16 }), json!("response")),
+        ("/completion", json!({ "prompt": "hi", "n_predict": 1 }), Value::Null),
+        ("/infill", json!({ "input_prefix": "a", "input_suffix": "b", "n_predict": 1 }), Value::Null),
+        ("/apply-template", json!({ "messages": messages }), Value::Null),
+    ] {
+        let response = server.post(path, &request).ok();
+        assert_eq!(response.get("object").unwrap_or(&Value::Null), &object, "{path} {response}");
+    }
+    assert_eq!(server.get("/models").ok()["object"], "list");
+    assert_eq!(server.get(&format!("/models/{MODEL}")).status, 404);
+    assert_eq!(server.call(Method::POST, "/completion", None, Some(&json!({ "prompt": "hi" }))).status, 401);
 }

@@ -83,8 +83,29 @@ fn chat_completions_have_the_reasoning_apart_from_the_answer() {
     let streamed_usage = &chunks.last().unwrap()["usage"];
     assert_eq!(streamed_usage["completion_tokens_details"], usage["completion_tokens_details"]);
     // The names that other servers use.
-    let alias = server.post("/v1/chat/completions", &body(json!({ "thinking_budget": 0 }))).ok();
-    assert_eq!(alias["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
+    for alias in ["thinking_budget", "thinking_token_budget"] {
+        let limited = server.post("/v1/chat/completions", &body(json!({ alias: 0 }))).ok();
+        assert_eq!(limited["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
+    }
+}
+
+#[test]
+fn a_response_may_leave_the_reasoning_out() {
+    let server = start(OPEN);
+    let with_reasoning = json!({ "max_reasoning_tokens": 8, "store": true });
+    let expected = server.post("/v1/chat/completions", &body(with_reasoning.clone())).ok();
+    let without = with(with_reasoning, json!({ "include_reasoning": false }));
+    let whole = server.post("/v1/chat/completions", &body(without.clone())).ok();
+    let message = &whole["choices"][0]["message"];
+    assert_eq!(message["content"], expected["choices"][0]["message"]["content"]);
+    assert_eq!(whole["usage"]["completion_tokens_details"], expected["usage"]["completion_tokens_details"]);
+    let stream = server.post("/v1/chat/completions", &body(with(without, json!({ "stream": true }))));
+    assert!(!message.to_string().contains("reasoning") && !stream.text.contains("reasoning"), "{}", stream.text);
+    assert!(stream.text.contains("\"content\":"));
+    let stored = server.get("/v1/chat/completions").ok();
+    let has_reasoning = |stored: &Value| stored["choices"][0]["message"].get("reasoning").is_some();
+    let stored: Vec<bool> = stored["data"].as_array().unwrap().iter().map(has_reasoning).collect();
+    assert_eq!(stored, [true, false, false]);
 }
 
 #[test]

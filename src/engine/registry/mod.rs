@@ -254,6 +254,11 @@ impl Registry {
         std::path::absolute(&self.folder).unwrap_or_else(|_| self.folder.clone())
     }
 
+    /// The number of choices that each device generates at once.
+    pub(in crate::engine) fn max_running(&self) -> usize {
+        self.settings.max_running
+    }
+
     /// Every model on disk, sorted by ID. Scans the folder if the last scan is more than a second old, or if entries were added or
     /// removed since.
     pub fn list(&self) -> Vec<ModelInfo> {

@@ -44,6 +44,8 @@ pub struct ModelBody {
     created: i64,
     owned_by: String,
     architecture: String,
+    /// The model that runs: this one, or that of an alias.
+    root: String,
     /// The base model, if this one is a LoRA adapter.
     #[serde(skip_serializing_if = "Option::is_none")]
     base_model: Option<String>,
@@ -133,6 +135,7 @@ fn body(model: ModelInfo) -> ModelBody {
     let image_sizes = image_sizes(&model);
     ModelBody {
         created: model.created.as_seconds(),
+        root: model.alias_of.clone().unwrap_or(model.id),
         owned_by: model.owned_by,
         architecture: model.architecture,
         base_model: model.base,

@@ -1,15 +1,16 @@
-//! Reranking, in the format of Jina and Cohere.
+//! Reranking, in the format of Jina and Cohere, and in that of Text Embeddings Inference.
 
-use actix_web::{post, web};
+use actix_web::{HttpResponse, post, web};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::calls::rerank::{RerankCall, Reranked};
+use crate::calls::text_input::TextField;
 use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
-use crate::http::response::ApiResult;
+use crate::http::response::{ApiResult, Mount};
 use crate::http::routes::text_inputs::{check_count, is_truncated};
 use crate::http::{Api, authentication::Caller};
 
@@ -21,19 +22,28 @@ const MAX_DOCUMENTS: usize = 2048;
 /// Fields that do not affect the output of this server.
 const IGNORED: [&str; 1] = ["user"];
 
+/// The field of the documents.
+pub(super) const DOCUMENTS: TextField = TextField { name: "documents", single: false };
+/// That of Text Embeddings Inference.
+const TEXTS: TextField = TextField { name: "texts", single: false };
+
 #[derive(Deserialize, utoipa::ToSchema)]
 pub struct RerankRequest {
-    /// Id of an installed model.
-    model: String,
+    /// Id of an installed model. May be absent if there is only one reranking model.
+    model: Option<String>,
     /// The query.
     query: String,
-    /// Documents to rank, up to 2,048: strings, or objects with a `text`.
-    #[schema(value_type = Vec<String>)]
-    documents: Vec<Document>,
+    /// Documents to rank, up to 2,048: strings, or objects with a `text`. Either they or `texts`.
+    #[schema(value_type = Option<Vec<String>>)]
+    documents: Option<Vec<Document>>,
+    /// The same, as Text Embeddings Inference names them.
+    texts: Option<Vec<String>>,
     /// Number of results to return, best first; absent: all.
     top_n: Option<usize>,
     /// Whether to include the documents' texts.
     return_documents: Option<bool>,
+    /// The same, as Text Embeddings Inference names it.
+    return_text: Option<bool>,
     /// Truncate documents that are too long for the model, instead of failing.
     truncate: Option<bool>,
     /// -1 is the same as `truncate: true`. Other numbers are not supported.
@@ -77,6 +87,16 @@ struct RerankResult {
     document: Option<DocumentBody>,
 }
 
+/// A result in the format of Text Embeddings Inference.
+#[derive(Serialize)]
+struct TextResult {
+    /// The text's index in the request.
+    index: usize,
+    score: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+}
+
 #[derive(Serialize, utoipa::ToSchema)]
 struct DocumentBody {
     text: String,
@@ -91,26 +111,34 @@ struct RerankUsage {
 impl RerankRequest {
     /// Validates each field; returns whether to include the documents.
     fn check(self) -> Result<(RerankCall, bool)> {
-        let documents: Vec<String> = self.documents.into_iter().map(Document::into_text).collect();
-        check_texts(&self.query, &documents, self.top_n)?;
+        let (document_field, documents) = match (self.documents, self.texts) {
+            (Some(documents), None) => (DOCUMENTS, documents.into_iter().map(Document::into_text).collect()),
+            (None, Some(texts)) => (TEXTS, texts),
+            (Some(_), Some(_)) => {
+                return Err(Error::invalid("texts", "'documents' and 'texts' are both set. Send one of them."));
+            }
+            (None, None) => return Err(Error::invalid("documents", "'documents' is missing. Send the texts to rank.")),
+        };
+        check_texts(&self.query, document_field, &documents, self.top_n)?;
         let (truncate, raw) =
             (is_truncated(self.truncate, self.truncate_prompt_tokens)?, self.raw_scores.unwrap_or(false));
         let call = RerankCall {
             model: self.model,
             query: self.query,
             documents,
+            document_field,
             top_n: self.top_n,
             truncate,
             max_document_tokens: None,
             raw,
         };
-        Ok((call, self.return_documents.unwrap_or(false)))
+        Ok((call, self.return_documents.or(self.return_text).unwrap_or(false)))
     }
 }
 
 /// Checks the fields that all formats of reranking have.
-pub(super) fn check_texts(query: &str, documents: &[String], top_n: Option<usize>) -> Result<()> {
-    check_count("documents", documents.len(), MAX_DOCUMENTS)?;
+pub(super) fn check_texts(query: &str, field: TextField, documents: &[String], top_n: Option<usize>) -> Result<()> {
+    check_count(field.name, documents.len(), MAX_DOCUMENTS)?;
     if query.is_empty() {
         return Err(Error::invalid("query", "'query' is empty; send a question."));
     }
@@ -120,14 +148,15 @@ pub(super) fn check_texts(query: &str, documents: &[String], top_n: Option<usize
     match documents.iter().position(String::is_empty) {
         None => Ok(()),
         Some(index) => {
-            let field = format!("documents[{index}]");
+            let field = field.of(index);
             let text = format!("'{field}' is empty; send some text.");
             Err(Error::invalid(field, text))
         }
     }
 }
 
-/// Rank documents by relevance to a query.
+/// Rank documents by relevance to a query. With `texts`, the response on `/openai/v1` is a list, the best first, whose
+/// entries have `index`, `score` and, with `return_text`, `text`.
 #[utoipa::path(tag = "rerank", request_body = RerankRequest, responses((status = 200, body = RerankBody)))]
 #[post("/rerank")]
 async fn create(caller: Caller, body: ApiJson<RerankRequest>, api: web::Data<Api>) -> ApiResult {
@@ -143,12 +172,20 @@ async fn create_as_llama_cpp(caller: Caller, body: ApiJson<RerankRequest>, api: 
 
 async fn rerank(caller: &Caller, request: RerankRequest, api: &Api) -> ApiResult {
     let ignored = api.unknown_fields.left_out::<RerankRequest>(&request.rest, &IGNORED)?;
+    // The envelope has no room for a list.
+    let is_list = request.texts.is_some() && caller.mount == Mount::OpenAi;
     let (call, returned) = request.check()?;
     let Reranked { id, model, results, mut documents, tokens } =
         api.embeddings.rerank(&caller.access, call, &caller.recorder).await?;
-    let result = |(index, relevance_score): (usize, f32)| {
-        let text = documents.get_mut(index).map(std::mem::take).filter(|_| returned);
-        RerankResult { index, relevance_score, document: text.map(|text| DocumentBody { text }) }
+    let mut text = |index: usize| documents.get_mut(index).map(std::mem::take).filter(|_| returned);
+    if is_list {
+        let result = |(index, score)| TextResult { index, score, text: text(index) };
+        let results: Vec<TextResult> = results.into_iter().map(result).collect();
+        return Ok(with_lists(HttpResponse::Ok().json(results), &ignored, &[]));
+    }
+    let result = |(index, relevance_score)| {
+        let document = text(index).map(|text| DocumentBody { text });
+        RerankResult { index, relevance_score, document }
     };
     let results = results.into_iter().map(result).collect();
     let usage = RerankUsage { prompt_tokens: tokens, total_tokens: tokens };

@@ -9,9 +9,16 @@ use crate::error::{Error, Result};
 #[serde(untagged, expecting = "must be a string, an array of strings, or token ids")]
 pub enum TextInputs {
     Text(String),
-    Texts(Vec<String>),
+    Many(Vec<ListedInput>),
     Tokens(Vec<u32>),
-    ManyTokens(Vec<Vec<u32>>),
+}
+
+/// An entry of a list.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub enum ListedInput {
+    Text(String),
+    Tokens(Vec<u32>),
 }
 
 /// A request field with texts: one, or a list.
@@ -24,16 +31,23 @@ pub enum Texts {
 
 impl TextInputs {
     pub fn has_tokens(&self) -> bool {
-        matches!(self, Self::Tokens(_) | Self::ManyTokens(_))
+        match self {
+            Self::Text(_) => false,
+            Self::Many(inputs) => inputs.iter().any(|input| matches!(input, ListedInput::Tokens(_))),
+            Self::Tokens(_) => true,
+        }
     }
 
     /// The texts, and whether there is one instead of a list.
     pub fn into_list(self) -> (Vec<TextInput>, bool) {
+        let listed = |input| match input {
+            ListedInput::Text(text) => TextInput::Text(text),
+            ListedInput::Tokens(tokens) => TextInput::Tokens(tokens),
+        };
         match self {
             Self::Text(text) => (vec![TextInput::Text(text)], true),
-            Self::Texts(texts) => (texts.into_iter().map(TextInput::Text).collect(), false),
+            Self::Many(inputs) => (inputs.into_iter().map(listed).collect(), false),
             Self::Tokens(tokens) => (vec![TextInput::Tokens(tokens)], true),
-            Self::ManyTokens(many) => (many.into_iter().map(TextInput::Tokens).collect(), false),
         }
     }
 }

@@ -8,7 +8,7 @@ use utoipa_actix_web::service_config::ServiceConfig;
 
 use super::chat::FunctionTool;
 use crate::calls::messages;
-use crate::calls::tokenization::{Conversation, TokenizeCall, TokenizeInput, TokenizedText};
+use crate::calls::tokenization::{Conversation, DescribedModel, TokenizeCall, TokenizeInput, TokenizedText};
 use crate::engine::{SpecialTokenOptions, TokenizerDescription};
 use crate::error::{Error, Result};
 use crate::http::extractors::{ApiJson, ApiParams};
@@ -316,7 +316,7 @@ async fn apply_template(caller: Caller, body: ApiJson<ApplyTemplateRequest>, api
 #[get("/tokenizer_info")]
 async fn tokenizer_info(caller: Caller, params: ApiParams<GetTokenizer>, api: web::Data<Api>) -> ApiResult {
     let described = api.tokenization.describe(&caller.access, params.0.model, &caller.recorder);
-    let (id, tokenizer, max_tokens) = described.await?;
+    let DescribedModel { id, tokenizer, max_tokens, .. } = described.await?;
     let TokenizerDescription { bos, eos, padding, unknown, adds_bos, chat_template } = tokenizer;
     let body = TokenizerBody {
         tokenizer_class: "PreTrainedTokenizerFast",

@@ -65,7 +65,7 @@ async fn respond(
         None => None,
     };
     let chat = api.chat.start(&caller.access, checked.call, caller.recorder.clone()).await?;
-    let mut running = StoringChat::new(chat, storage);
+    let mut running = StoringChat::new(chat, storage, checked.includes_reasoning);
     if let Some(options) = checked.stream {
         caller.recorder.defer();
         let truncated = running.truncated;

@@ -91,8 +91,10 @@ with_sampling_fields! {
         /// Whether the model reasons before it answers, if its chat template knows this variable.
         enable_thinking: Option<bool>,
         /// Max tokens of the reasoning; then the answer begins.
-        #[serde(alias = "thinking_budget")]
+        #[serde(alias = "thinking_budget", alias = "thinking_token_budget")]
         max_reasoning_tokens: Option<u32>,
+        /// Whether the response has the reasoning; true if absent. The model reasons in any case.
+        include_reasoning: Option<bool>,
         /// Further variables of the chat template.
         #[schema(value_type = Option<Object>)]
         chat_template_kwargs: Option<Map<String, Value>>,
@@ -131,6 +133,8 @@ pub struct CheckedRequest {
     pub storing: Option<Storing>,
     /// Stream options; `None` if not streaming.
     pub stream: Option<StreamOptions>,
+    /// Whether the response has the reasoning.
+    pub includes_reasoning: bool,
     /// The fields that are left out.
     pub ignored: Vec<String>,
 }
@@ -196,7 +200,8 @@ impl ChatRequest {
             logprobs,
             prompt_logprobs,
         };
-        Ok(CheckedRequest { call, storing, stream, ignored })
+        let includes_reasoning = self.include_reasoning != Some(false);
+        Ok(CheckedRequest { call, storing, stream, includes_reasoning, ignored })
     }
 
     fn prompt(&mut self, last: Option<&engine::Message>) -> Result<PromptOptions> {

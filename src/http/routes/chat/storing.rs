@@ -24,17 +24,22 @@ pub struct StoringChat {
     chat: RunningChat,
     /// `None` if the completion is not stored. With the output so far, if it is streamed.
     storage: Option<(Storage, Choices)>,
+    /// Whether the completion has the reasoning.
+    includes_reasoning: bool,
 }
 
 impl StoringChat {
-    pub fn new(chat: RunningChat, storage: Option<Storage>) -> Self {
+    pub fn new(chat: RunningChat, storage: Option<Storage>, includes_reasoning: bool) -> Self {
         let storage = storage.map(|storage| (storage, Choices::new(chat.choices())));
-        Self { chat, storage }
+        Self { chat, storage, includes_reasoning }
     }
 
     /// Waits for the end and stores the completion.
     pub async fn finish(&mut self) -> Result<response::Completion> {
-        let choices = self.chat.whole().await?;
+        let mut choices = self.chat.whole().await?;
+        if !self.includes_reasoning {
+            choices.iter_mut().for_each(|choice| choice.reasoning.clear());
+        }
         let completion = response::completion(&self.chat, choices);
         self.store(&completion).await?;
         Ok(completion)
@@ -75,7 +80,10 @@ impl RunningText for StoringChat {
     }
 
     async fn next(&mut self) -> Option<Result<TextDelta>> {
-        let delta = self.chat.next().await?;
+        let mut delta = self.chat.next().await?;
+        if let (Ok(delta), false) = (&mut delta, self.includes_reasoning) {
+            delta.reasoning.clear();
+        }
         if let (Some((_, choices)), Ok(delta)) = (&mut self.storage, &delta) {
             choices.add(delta.clone());
         }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
-use crate::http::routes::rerank::{Document, check_texts};
+use crate::http::routes::rerank::{DOCUMENTS, Document, check_texts};
 use crate::http::{Api, authentication::Caller};
 
 pub fn routes(config: &mut ServiceConfig) {
@@ -59,15 +59,16 @@ impl RerankRequest {
     /// Validates each field.
     fn check(self) -> Result<RerankCall> {
         let documents: Vec<String> = self.documents.into_iter().map(Document::into_text).collect();
-        check_texts(&self.query, &documents, self.top_n)?;
+        check_texts(&self.query, DOCUMENTS, &documents, self.top_n)?;
         if self.max_tokens_per_doc == Some(0) {
             let text = "'max_tokens_per_doc' is 0; it must be at least 1.";
             return Err(Error::invalid("max_tokens_per_doc", text));
         }
         Ok(RerankCall {
-            model: self.model,
+            model: Some(self.model),
             query: self.query,
             documents,
+            document_field: DOCUMENTS,
             top_n: self.top_n,
             truncate: true,
             max_document_tokens: self.max_tokens_per_doc,

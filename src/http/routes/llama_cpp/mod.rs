@@ -1,5 +1,6 @@
-//! llama.cpp's own endpoints for completions: a gap in a text, as editors send it, and plain texts.
+//! llama.cpp's own endpoints: a gap in a text, as editors send it, plain texts, and the properties of the server.
 
+mod props;
 mod request;
 mod response;
 mod stream;
@@ -16,7 +17,7 @@ use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller, request_logging};
 
 pub fn routes(config: &mut ServiceConfig) {
-    config.service(infill).service(complete);
+    config.service(infill).service(complete).service(props::read);
 }
 
 /// Fill a gap in a text, in the format of llama.cpp; with `stream: true` as server-sent events.
