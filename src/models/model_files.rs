@@ -118,7 +118,7 @@ pub struct FolderListing {
     pub folders: Vec<PathBuf>,
     /// Regular files.
     pub files: Vec<PathBuf>,
-    /// What has the name of weights, but is hidden or no regular file.
+    /// What has the name of weights, but is hidden, no regular file, or empty beside other weights.
     pub ignored: Vec<IgnoredFile>,
 }
 
@@ -128,17 +128,27 @@ impl FolderListing {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         paths.sort();
-        let mut listing = Self::default();
+        let (mut listing, mut empty) = (Self::default(), Vec::new());
         for path in paths {
             match fs::metadata(&path) {
                 _ if is_hidden(&path.file_name().unwrap_or_default().to_string_lossy()) => {
                     listing.ignore(path, "hidden file");
                 }
                 Ok(metadata) if metadata.is_dir() => listing.folders.push(path),
-                Ok(metadata) if metadata.is_file() => listing.files.push(path),
+                Ok(metadata) if metadata.is_file() => {
+                    if metadata.len() == 0 && is_weights(&path) {
+                        empty.push(path.clone());
+                    }
+                    listing.files.push(path);
+                }
                 Ok(_) => listing.ignore(path, "not a regular file"),
                 Err(_) => listing.ignore(path, "the file cannot be read"),
             }
+        }
+        // Alone, such a file is shown as a damaged model.
+        if listing.files.iter().any(|path| is_weights(path) && !empty.contains(path)) {
+            listing.files.retain(|path| !empty.contains(path));
+            empty.into_iter().for_each(|path| listing.ignore(path, "the file is empty"));
         }
         listing
     }

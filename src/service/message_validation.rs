@@ -39,15 +39,14 @@ pub fn check(field: &str, message: &Value, unknown: UnknownFields) -> Result<()>
         known_fields(field, message)?;
     }
     let role = role(field, message)?;
-    let calls = tool_calls(field, message, role)?;
+    tool_calls(field, message, role)?;
     for name in ["name", "reasoning_content", "reasoning"] {
         optional_text(field, message, name)?;
     }
-    let refused = optional_text(field, message, "refusal")?;
+    optional_text(field, message, "refusal")?;
     tool_call_id(field, message, role)?;
     match message.get("content") {
-        Some(Value::Null) if role == "assistant" => Ok(()),
-        None if role == "assistant" && (calls || refused) => Ok(()),
+        None | Some(Value::Null) if role == "assistant" => Ok(()),
         content => check_content(&format!("{field}.content"), content.unwrap_or(&Value::Null)),
     }
 }
@@ -108,18 +107,16 @@ fn check_part(field: &str, part: &Value) -> Result<()> {
     }
 }
 
-/// Validates tool calls; returns whether there are any.
-fn tool_calls(field: &str, message: &Map<String, Value>, role: &str) -> Result<bool> {
+fn tool_calls(field: &str, message: &Map<String, Value>, role: &str) -> Result<()> {
     let field = format!("{field}.tool_calls");
     match message.get("tool_calls") {
-        None | Some(Value::Null) => Ok(false),
-        Some(Value::Array(calls)) if calls.is_empty() => Ok(false),
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::Array(calls)) if calls.is_empty() => Ok(()),
         Some(Value::Array(_)) if role != "assistant" => {
             invalid_field(&field, "belongs to messages of the role assistant only")
         }
         Some(Value::Array(calls)) => {
-            calls.iter().enumerate().try_for_each(|(at, call)| check_call(&format!("{field}[{at}]"), call))?;
-            Ok(true)
+            calls.iter().enumerate().try_for_each(|(at, call)| check_call(&format!("{field}[{at}]"), call))
         }
         Some(_) => invalid_field(&field, "must be an array of tool calls"),
     }

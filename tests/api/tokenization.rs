@@ -51,6 +51,7 @@ fn an_assistants_message_without_text_is_part_of_the_history() {
     };
     let said = |text: &str| tokens(json!({ "role": "assistant", "content": text }));
     assert_eq!(tokens(json!({ "role": "assistant", "content": null })), said(""));
+    assert_eq!(tokens(json!({ "role": "assistant" })), said(""));
     assert_eq!(tokens(json!({ "role": "assistant", "content": null, "tool_calls": [], "refusal": null })), said(""));
     assert_eq!(tokens(json!({ "role": "assistant", "content": null, "refusal": "No." })), said("No."));
     let parts = json!([{ "type": "text", "text": "a" }, { "type": "refusal", "refusal": "No." }]);

@@ -248,7 +248,7 @@ fn other_codecs_in_wav_files_are_read_or_named() {
         (format(1, 27, 16, 16), "27 channels"),
     ] {
         let message = refusal(&plain(&format, &[1; 4000]));
-        assert!(message.contains(words) && message.contains("(wave)"), "{message}");
+        assert!(message.contains(words) && message.contains("(WAV)"), "{message}");
     }
     assert!(refusal(&plain(&format(1, 0, 16, 16), &[1; 4000])).contains("no channels"));
 }
@@ -306,7 +306,6 @@ fn a_container_that_cannot_be_read_is_named_and_not_searched_for_frames() {
         ("RealMedia", stream(b".RMF\0\0\0\x12")),
         ("RealAudio", stream(b".ra\xFD\0\x04")),
         ("FLV", stream(b"FLV\x01\x04\0\0\0\x09\0\0\0\0")),
-        ("AU", stream(b".snd\0\0\0\x18\xFF\xFF\xFF\xFF")),
         ("AC-3", stream(b"\x0B\x77\0\0\x1C\x40\x43")),
         ("DTS", stream(b"\x7F\xFE\x80\x01\xFC\x3C")),
         ("MIDI", stream(b"MThd\0\0\0\x06\0\x01")),
@@ -494,4 +493,112 @@ fn a_change_to_another_channel_makes_no_click() {
     assert!(largest < 2.0 * step, "{largest}");
     let heard = mono.chunks(1000).filter(|part| level(part) > 0.2).count();
     assert!(heard >= 20, "{heard} of {} parts are heard", mono.chunks(1000).count());
+}
+
+/// A file of AIFF, or of AIFF-C with this compression.
+fn aiff(compression: Option<&[u8; 4]>, bits: u16, sound: u32, data: &[u8]) -> Vec<u8> {
+    // 16 kHz, as a number of 80 bits.
+    let rate = [0x40, 0x0C, 0xFA, 0, 0, 0, 0, 0, 0, 0];
+    let mut common = [&[0, 1][..], &[0; 4], &bits.to_be_bytes(), &rate].concat();
+    common.extend(compression.map(|kind| [&kind[..], &[0, 0]].concat()).unwrap_or_default());
+    let chunk = |kind: &[u8; 4], length: u32, content: &[u8]| [kind, &length.to_be_bytes()[..], content].concat();
+    let form: &[u8] = if compression.is_some() { b"AIFC" } else { b"AIFF" };
+    let common = chunk(b"COMM", common.len() as u32, &common);
+    [&b"FORM\0\0\0\0"[..], form, &common, &chunk(b"SSND", sound, &[0; 8]), data].concat()
+}
+
+fn big_endian(samples: &[i16]) -> Vec<u8> {
+    samples.iter().flat_map(|sample| sample.to_be_bytes()).collect()
+}
+
+#[test]
+fn aiff_files_with_any_length_are_read_to_their_end() {
+    let data = big_endian(&tone());
+    let right = 8 + data.len() as u32;
+    for declared in [right, 0, 8, u32::MAX, right + 2, right * 3] {
+        assert_eq!(samples(&aiff(None, 16, declared, &data)), expected(), "{declared}");
+    }
+    let whole = aiff(None, 16, right, &data);
+    assert_eq!(samples(&whole[..whole.len() - 1001]), expected()[..expected().len() - 501]);
+    assert_eq!(samples(&[&whole[..], b"ID3\x03garbage"].concat()), expected(), "what follows is not read");
+    assert_eq!(read(&whole).unwrap().0.container, "aiff");
+    assert!(refusal(&whole[..40]).contains("no 'SSND' chunk"), "{}", refusal(&whole[..40]));
+}
+
+#[test]
+fn samples_of_any_kind_in_aiff_files_are_read_or_named() {
+    let little = bytes(&tone());
+    let signed: Vec<u8> = tone().iter().map(|sample| sample.div_euclid(256) as u8).collect();
+    let unsigned: Vec<u8> = signed.iter().map(|sample| sample ^ 0x80).collect();
+    let floats: Vec<u8> = expected().iter().flat_map(|sample| sample.to_be_bytes()).collect();
+    let doubles: Vec<u8> = expected().iter().flat_map(|sample| f64::from(*sample).to_be_bytes()).collect();
+    let wide: Vec<u8> =
+        tone().iter().flat_map(|sample| (i32::from(*sample) << 16).to_be_bytes()[..3].to_vec()).collect();
+    for (kind, bits, data, tolerance) in [
+        (None, 8, &signed, 0.01),
+        (None, 24, &wide, 0.0),
+        (Some(b"NONE"), 16, &big_endian(&tone()), 0.0),
+        (Some(b"sowt"), 16, &little, 0.0),
+        (Some(b"raw "), 8, &unsigned, 0.01),
+        (Some(b"in24"), 24, &wide, 0.0),
+        (Some(b"fl32"), 32, &floats, 0.0),
+        (Some(b"FL64"), 64, &doubles, 0.0),
+    ] {
+        let difference = furthest(&samples(&aiff(kind, bits, 8 + data.len() as u32, data)), &expected());
+        assert!(difference <= tolerance, "{kind:?} {bits}: {difference}");
+    }
+    let laws: Vec<u8> = (0..3000_u32).map(|at| (at * 7 % 256) as u8).collect();
+    for (kind, tag) in [(b"ulaw", 7), (b"alaw", 6)] {
+        let expected = samples(&plain(&format(tag, 1, 8, 18), &laws));
+        assert_eq!(samples(&aiff(Some(kind), 16, 8 + laws.len() as u32, &laws)), expected);
+    }
+    let refused = refusal(&aiff(Some(b"ima4"), 16, 3008, &laws));
+    assert!(refused.contains("'ima4' is not supported (AIFF)"), "{refused}");
+}
+
+#[test]
+fn au_files_are_read() {
+    let au = |encoding: u32, length: u32, data: &[u8]| {
+        let head = [28, length, encoding, 16_000, 1, 0].map(u32::to_be_bytes).concat();
+        [b".snd", &head[..], data].concat()
+    };
+    let (data, floats) =
+        (big_endian(&tone()), expected().iter().flat_map(|sample| sample.to_be_bytes()).collect::<Vec<_>>());
+    for length in [data.len() as u32, u32::MAX, 0, 1 << 30] {
+        assert_eq!(samples(&au(3, length, &data)), expected(), "{length}");
+    }
+    assert_eq!(samples(&au(6, floats.len() as u32, &floats)), expected());
+    let laws: Vec<u8> = (0..3000_u32).map(|at| (at * 7 % 256) as u8).collect();
+    for (encoding, tag) in [(1, 7), (27, 6)] {
+        assert_eq!(samples(&au(encoding, 3000, &laws)), samples(&plain(&format(tag, 1, 8, 18), &laws)));
+    }
+    let swapped = [b"dns.", &[24, u32::MAX, 3, 16_000, 1].map(u32::to_le_bytes).concat()[..], &bytes(&tone())].concat();
+    assert_eq!(samples(&swapped), expected());
+    assert_eq!(read(&swapped).unwrap().0.container, "au");
+    assert!(refusal(&au(23, 3000, &laws)).contains("with the number 23"), "{}", refusal(&au(23, 3000, &laws)));
+    assert!(refusal(b".snd\0\0").contains("ends within its header"));
+}
+
+#[test]
+fn caf_files_that_break_off_or_have_more_are_read() {
+    let caf = |kind: &[u8; 4], flags: u32, bits: u32, length: i64, data: &[u8]| {
+        let numbers = [flags, bits / 8, 1, 1, bits].map(u32::to_be_bytes).concat();
+        let description = [&16_000_f64.to_be_bytes()[..], kind, &numbers].concat();
+        let chunk = |kind: &[u8; 4], length: i64, content: &[u8]| [kind, &length.to_be_bytes()[..], content].concat();
+        let data = chunk(b"data", length, &[&[0; 4], data].concat());
+        [b"caff\0\x01\0\0", &chunk(b"desc", 32, &description)[..], &chunk(b"free", 3, &[0; 3]), &data].concat()
+    };
+    let (big, little) = (big_endian(&tone()), bytes(&tone()));
+    let length = 4 + big.len() as i64;
+    for declared in [length, -1, length * 2, i64::MAX] {
+        assert_eq!(samples(&caf(b"lpcm", 0, 16, declared, &big)), expected(), "{declared}");
+    }
+    let whole = caf(b"lpcm", 2, 16, length, &little);
+    assert_eq!(samples(&[&whole[..], &[0; 100]].concat()), expected());
+    assert_eq!(samples(&whole[..whole.len() - 1000]), expected()[..expected().len() - 500]);
+    let floats: Vec<u8> = expected().iter().flat_map(|sample| sample.to_le_bytes()).collect();
+    assert_eq!(samples(&caf(b"lpcm", 3, 32, -1, &floats)), expected());
+    let laws: Vec<u8> = (0..3000_u32).map(|at| (at * 7 % 256) as u8).collect();
+    assert_eq!(samples(&caf(b"ulaw", 0, 8, -1, &laws)), samples(&plain(&format(7, 1, 8, 18), &laws)));
+    assert_eq!(read(&whole).unwrap().0.container, "caf");
 }

@@ -19,8 +19,9 @@ fn files_and_upstream_models_are_listed() {
     // A folder hides a file of its name.
     fs::write(models.join("far.gguf"), tiny_model::bytes(&TinyModel::default())).unwrap();
     // Files that are not models.
-    fs::write(models.join("mmproj-tiny.gguf"), "").unwrap();
-    fs::write(models.join("upper.GGUF"), "").unwrap();
+    fs::write(models.join("mmproj-tiny.gguf"), "GGUF").unwrap();
+    fs::write(models.join("upper.GGUF"), "GGUF").unwrap();
+    fs::write(models.join("failed.gguf"), "").unwrap();
     fs::create_dir(models.join("linked")).unwrap();
     std::os::unix::fs::symlink("../tiny Q4.gguf", models.join("linked/model.gguf")).unwrap();
     let listed = output_text(&run(folder.path(), &["models", "list"]));
@@ -31,6 +32,7 @@ fn files_and_upstream_models_are_listed() {
     assert!(row("upper ").contains("other on disk") && row("catalog").is_empty(), "{listed}");
     assert_eq!(row("mmproj-tiny.gguf  "), "mmproj-tiny.gguf  a vision projector", "{listed}");
     assert_eq!(row(".hidden.gguf  "), ".hidden.gguf      hidden file", "{listed}");
+    assert_eq!(row("failed.gguf  "), "failed.gguf       the file is empty", "{listed}");
     assert_eq!(listed.lines().filter(|line| line.starts_with("far ")).count(), 1, "{listed}");
     let removed = run(folder.path(), &["models", "remove", "tiny Q4"]);
     assert!(removed.status.success() && !models.join("tiny Q4.gguf").exists(), "{}", output_text(&removed));

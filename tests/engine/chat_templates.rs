@@ -122,8 +122,14 @@ fn an_unknown_name_in_a_template_is_an_error_when_the_model_loads() {
         ("{{ [1] | select('prime') | list }}", "the test 'prime'"),
         ("{{ get_weather('x') }}", "the function 'get_weather'"),
         ("{{ [1] | tojson(indent=2, colour=true) }}", "the option 'colour'"),
+        ("{% macro a(x, y=x + 1) %}{% endmacro %}", "its macro 'a' uses the parameter 'x'"),
+        (
+            "{% macro a(x, y=[b(x)]) %}{% endmacro %}{% macro b(x) %}{% endmacro %}",
+            "its macro 'a' uses the parameter 'x'",
+        ),
     ];
     let known = [
+        "{% macro a(x, y=[1, 2], z=namespace(x=1), w='x' | upper) %}{{ x }}{% endmacro %}{{ a(1, y=2) }}",
         "{{ get_weather('x') if get_weather is defined }}",
         "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}b{% endmacro %}{{ a() }}",
         "{% set f = joiner(', ') %}{{ f() }}{{ {'is': 1}.is }}{{ '| frobnicate' }}{# x | frobnicate #}",

@@ -37,6 +37,10 @@ fn litter(folder: &Path) {
     }
     fs::write(folder.join(".DS_Store"), b"\0\0\0\x01Bud1").unwrap();
     fs::write(folder.join("Thumbs.db"), "").unwrap();
+    // Downloads that failed.
+    for name in ["failed.gguf", "failed.safetensors", "failed.bin", "ggml-failed.bin"] {
+        fs::write(folder.join(name), "").unwrap();
+    }
     let thumbnails = folder.join("@eaDir");
     fs::create_dir(&thumbnails).unwrap();
     for name in ["model.gguf", "model.safetensors", "af_heart.bin", "model_index.json"] {
@@ -152,6 +156,57 @@ fn adapters_of_pipelines_work_beside_files_of_operating_systems() {
     };
     assert_eq!(rig.generate(request("Style")).len(), 1);
     assert_eq!(rig.refusal(request("none")), "there is no adapter none; available: Style");
+}
+
+#[test]
+fn an_adapter_works_beside_other_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    tiny_model::write(dir.path(), "tiny", &TinyModel::default());
+    TinyAdapter::of_tiny(3).write(dir.path(), "adapter");
+    let adapter = dir.path().join("adapter");
+    let copy = adapter.join("adapter_model (1).safetensors");
+    fs::copy(adapter.join("adapter_model.safetensors"), &copy).unwrap();
+    let other = ("adapter/adapter_model (1).safetensors", "adapter_model.safetensors is used");
+    assert_eq!(as_text(&ignored(dir.path())), [other]);
+    assert!(installed_models(dir.path()).iter().all(|model| model.problem.is_none()));
+    start(dir.path()).models().load("adapter").unwrap();
+}
+
+#[test]
+fn an_empty_file_alone_is_shown_as_a_damaged_model() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("failed.gguf"), "").unwrap();
+    assert!(only(dir.path()).problem.is_some());
+    fs::write(dir.path().join("whole.gguf"), tiny_model::bytes(&TinyModel::default())).unwrap();
+    assert_eq!((only(dir.path()).id.as_str(), only(dir.path()).problem), ("whole", None));
+    assert_eq!(as_text(&ignored(dir.path())), [("failed.gguf", "the file is empty")]);
+}
+
+#[test]
+fn damaged_settings_of_generation_are_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    huggingface_folders::model(dir.path(), "folder", "llama-tied");
+    tiny_whisper::write(dir.path(), "whisper", true);
+    for name in ["folder", "whisper"] {
+        fs::write(dir.path().join(name).join("generation_config.json"), "{").unwrap();
+    }
+    let engine = start(dir.path());
+    assert!(installed_models(dir.path()).iter().all(|model| model.problem.is_none()));
+    engine.models().load("folder").unwrap();
+    engine.models().load_transcription_model("whisper").unwrap();
+}
+
+#[test]
+fn a_damaged_component_that_is_not_used_does_not_matter() {
+    let rig = Rig::with_files("sd1", |pipeline| {
+        for unused in ["safety_checker", "original"] {
+            let folder = pipeline.join(unused);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("model.safetensors"), "version https://git-lfs").unwrap();
+        }
+    });
+    let listed = rig.engine.models().find("diffusion").unwrap();
+    assert!(listed.problem.is_none() && listed.parameters > 10_000, "{listed:?}");
 }
 
 /// The only model of a folder.

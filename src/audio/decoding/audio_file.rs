@@ -16,7 +16,7 @@ use super::movie::{Edit, Movie};
 use super::packet_decoder::{PacketDecoder, codec_name, unsupported_name};
 use super::source_window::{SourceWindow, read_at};
 use super::wave::{self, WaveContent};
-use super::{frame_stream, tags};
+use super::{aiff, au, caf, frame_stream, tags};
 use crate::audio::error::AudioError;
 
 /// After so many errors without a packet between them the rest of the file is given up.
@@ -24,6 +24,7 @@ const MAX_ERRORS: usize = 64;
 
 /// An open file. Its format is found by its content.
 pub struct AudioFile<'a> {
+    container: &'static str,
     reader: Box<dyn FormatReader + 'a>,
     movie: Option<Movie>,
     track: AudioTrack,
@@ -61,11 +62,25 @@ impl<'a> AudioFile<'a> {
         let mut head = vec![0; container::HEAD];
         let filled = read_at(&mut source, start, &mut head).map_err(unreadable)?;
         let mut source = SourceWindow::new(source, start, length);
-        let (reader, movie) = match container::identify(&head[..filled]) {
+        let container = container::identify(&head[..filled]);
+        // Of those that are read as WAV files.
+        let name = match container {
+            Container::Aiff => Some("aiff"),
+            Container::Au => Some("au"),
+            Container::Caf => Some("caf"),
+            _ => None,
+        };
+        let (reader, movie) = match container {
             Container::Unreadable(container) => {
                 return Err(AudioError::UnsupportedContainer { container: container.into_owned() });
             }
             Container::Wave => (open_wave(source)?, None),
+            Container::Aiff => (find_format(aiff::open(source, length - start)?)?, None),
+            Container::Au => (find_format(au::open(source, length - start)?)?, None),
+            Container::Caf => match caf::open(source.clone(), length - start)? {
+                Some(plain) => (find_format(plain)?, None),
+                None => (find_format(source)?, None),
+            },
             // The index of a Matroska file that breaks off is missing. It is looked for only if the file is seekable.
             Container::Matroska => {
                 let reader = find_format(source.clone()).or_else(|_| find_format(ReadOnlySource::new(source)))?;
@@ -79,11 +94,12 @@ impl<'a> AudioFile<'a> {
             Container::Frames => (open_frames(source)?, None),
         };
         let track = select_track(reader.as_ref(), movie.as_ref())?;
-        Ok(Self { reader, movie, track })
+        let container = name.unwrap_or(reader.format_info().short_name);
+        Ok(Self { container, reader, movie, track })
     }
 
     pub fn container(&self) -> &'static str {
-        self.reader.format_info().short_name
+        self.container
     }
 
     pub fn track(&mut self) -> &mut AudioTrack {

@@ -14,6 +14,10 @@ pub const HEAD: usize = 16 << 10;
 pub enum Container {
     /// WAV, also RF64, BW64 and RIFX.
     Wave,
+    /// AIFF and AIFF-C.
+    Aiff,
+    Au,
+    Caf,
     Matroska,
     /// Another one that can be read.
     Readable,
@@ -28,6 +32,12 @@ pub fn identify(head: &[u8]) -> Container {
     let at = |offset: usize, bytes: &[u8]| head.get(offset..).is_some_and(|rest| rest.starts_with(bytes));
     if WAVES.iter().any(|name| at(0, name)) && at(8, b"WAVE") {
         Container::Wave
+    } else if at(0, b"FORM") && (at(8, b"AIFF") || at(8, b"AIFC")) {
+        Container::Aiff
+    } else if at(0, b".snd") || at(0, b"dns.") {
+        Container::Au
+    } else if at(0, b"caff") {
+        Container::Caf
     } else if at(0, b"\x1A\x45\xDF\xA3") {
         Container::Matroska
     } else if let Some((.., name)) = UNREADABLE.iter().find(|(offset, bytes, _)| at(*offset, bytes)) {
@@ -44,11 +54,10 @@ pub fn identify(head: &[u8]) -> Container {
 const WAVES: [&[u8]; 4] = [b"RIFF", b"RIFX", b"RF64", b"BW64"];
 
 /// Offset and bytes.
-const READABLE: [(usize, &[u8]); 6] =
-    [(0, b"fLaC"), (0, b"OggS"), (0, b"caff"), (4, b"ftyp"), (8, b"AIFF"), (8, b"AIFC")];
+const READABLE: [(usize, &[u8]); 3] = [(0, b"fLaC"), (0, b"OggS"), (4, b"ftyp")];
 
 /// Offset, bytes, name.
-const UNREADABLE: [(usize, &[u8], &str); 86] = [
+const UNREADABLE: [(usize, &[u8], &str); 84] = [
     (8, b"AVI ", "AVI"),
     (8, b"RMID", "MIDI"),
     (8, b"CDXA", "Video CD"),
@@ -105,8 +114,6 @@ const UNREADABLE: [(usize, &[u8], &str); 86] = [
     (0, b"tBaK", "TAK"),
     (0, b"OFR ", "OptimFROG"),
     (0, b"ajkg", "Shorten"),
-    (0, b".snd", "AU"),
-    (0, b"dns.", "AU"),
     (0, b"riff\x2E\x91\xCF\x11", "Wave64"),
     (0, b"Creative Voice File\x1A", "VOC"),
     (0, b"NIST_1A", "NIST SPHERE"),

@@ -3,7 +3,10 @@
 //! Files are hostile input, so the server does it in a child process (`audio::process`).
 
 mod aac_config;
+mod aiff;
+mod au;
 mod audio_file;
+mod caf;
 mod container;
 mod downmix;
 mod frame_stream;
@@ -11,6 +14,7 @@ mod measuring;
 mod movie;
 mod opus;
 mod packet_decoder;
+mod pcm;
 mod signal;
 mod source_window;
 mod tags;

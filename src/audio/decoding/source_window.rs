@@ -29,14 +29,16 @@ pub struct SampleBytes {
     /// The most significant bytes, which are kept.
     pub kept: usize,
     pub is_big_endian: bool,
+    /// Whether samples of one byte have a sign. What is read has none.
+    pub is_signed_byte: bool,
 }
 
 impl SampleBytes {
     /// Any bytes, as they are.
-    pub const UNCHANGED: Self = Self { stored: 1, kept: 1, is_big_endian: false };
+    pub const UNCHANGED: Self = Self { stored: 1, kept: 1, is_big_endian: false, is_signed_byte: false };
 
     fn is_unchanged(self) -> bool {
-        self.stored == self.kept && !self.is_big_endian
+        self.stored == self.kept && !self.is_big_endian && !self.is_signed_byte
     }
 }
 
@@ -70,7 +72,7 @@ impl<S: Read + Seek> SourceWindow<S> {
 
     /// Reads converted samples from `at` on.
     fn read_converted(&mut self, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let SampleBytes { stored, kept, is_big_endian } = self.samples;
+        let SampleBytes { stored, kept, is_big_endian, is_signed_byte } = self.samples;
         let (first, skipped) = (at / kept as u64, usize::try_from(at % kept as u64).unwrap_or_default());
         let rest = usize::try_from(self.length / stored as u64 - first).unwrap_or(usize::MAX);
         let count = (buffer.len() + skipped).div_ceil(kept).min(MAX_SAMPLES).min(rest);
@@ -80,6 +82,9 @@ impl<S: Read + Seek> SourceWindow<S> {
         for sample in samples[..filled].chunks_exact_mut(stored) {
             if is_big_endian {
                 sample.reverse();
+            }
+            if is_signed_byte {
+                sample.iter_mut().for_each(|byte| *byte ^= 0x80);
             }
             converted.extend_from_slice(&sample[stored - kept..]);
         }

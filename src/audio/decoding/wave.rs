@@ -2,36 +2,19 @@
 //!
 //! symphonia accepts only headers that are exactly right. Recorders that were switched off, programs that write to a
 //! pipe and old programs leave others: lengths of zero or of the largest number, format chunks of other lengths, odd
-//! chunks without padding. So this module reads the header, and symphonia reads a plain one in front of the same samples.
+//! chunks without padding. So this module reads the header, and symphonia reads a plain one (`pcm`).
 //! Where a length cannot be true, the samples reach to the end of the file, as in ffmpeg and libsndfile.
 
 use std::io::{self, Read, Seek};
 
-use super::source_window::{SampleBytes, SourceWindow, read_at};
+use super::pcm::{EXTENSIBLE, SampleFormat};
+use super::source_window::{SourceWindow, read_at};
 use crate::audio::error::AudioError;
 
 /// Chunks before the samples.
-const MAX_CHUNKS: usize = 4096;
+pub const MAX_CHUNKS: usize = 4096;
 /// Bytes of a format chunk that are looked at: those of the longest kind.
 const MAX_FORMAT: u64 = 40;
-const CONTAINER: &str = "wave";
-/// More channels are not decoded.
-const MAX_CHANNELS: u16 = 26;
-
-/// Format tags.
-const PCM: u16 = 1;
-const MICROSOFT_ADPCM: u16 = 2;
-const FLOAT: u16 = 3;
-const A_LAW: u16 = 6;
-const MU_LAW: u16 = 7;
-const IMA_ADPCM: u16 = 0x11;
-const EXTENSIBLE: u16 = 0xFFFE;
-/// The length of the extension, and coefficients, which symphonia knows.
-const MICROSOFT_EXTENSION: [u8; 34] = {
-    let mut bytes = [0; 34];
-    bytes[0] = 32;
-    bytes
-};
 /// MPEG layers 1 and 2, layer 3, and AAC in ADTS: streams that need no header.
 const STREAMS: [u16; 3] = [0x50, 0x55, 0x1600];
 
@@ -53,23 +36,13 @@ pub fn open<S: Read + Seek>(mut source: S, length: u64) -> Result<WaveContent<S>
     if STREAMS.contains(&format.tag) {
         return Ok(WaveContent::Frames(SourceWindow::new(source, samples.start, samples.end)));
     }
-    if format.channels == 0 {
-        return Err(invalid("it has no channels"));
-    }
-    let plain = format
-        .plain()
-        .ok_or_else(|| AudioError::UnsupportedCodec { container: CONTAINER.to_owned(), codec: format.codec_name() })?;
-    let stored = samples.end - samples.start;
-    let length = stored / plain.samples.stored as u64 * plain.samples.kept as u64;
-    let header = plain.header(&format, length);
-    let window = SourceWindow::with_header(header, source, samples.start, samples.end, plain.samples);
-    Ok(WaveContent::Samples(window))
+    Ok(WaveContent::Samples(format.plain_file(source, &samples, "WAV")?))
 }
 
 /// What the chunks say.
 #[derive(Default)]
 struct Header {
-    format: Option<Format>,
+    format: Option<SampleFormat>,
     /// The samples in the file.
     samples: Option<std::ops::Range<u64>>,
 }
@@ -93,7 +66,7 @@ impl Header {
                 b"fmt " => {
                     let mut bytes = vec![0; usize::try_from(chunk.length.min(MAX_FORMAT)).unwrap_or_default()];
                     let filled = read_at(source, content, &mut bytes)?;
-                    found.format = Format::parse(&bytes[..filled], is_big_endian);
+                    found.format = parse_format(&bytes[..filled], is_big_endian);
                 }
                 b"data" => {
                     let wide = wide_length.filter(|_| is_wide).map(u64::from_le_bytes);
@@ -123,20 +96,20 @@ impl Header {
 }
 
 /// The head of a chunk.
-struct Chunk {
-    kind: [u8; 4],
-    length: u64,
+pub struct Chunk {
+    pub kind: [u8; 4],
+    pub length: u64,
 }
 
 impl Chunk {
-    const HEAD: u64 = 8;
+    pub const HEAD: u64 = 8;
     /// The length of a chunk whose length was not known, or that does not fit.
-    const UNKNOWN: u64 = 0xFFFF_FFFF;
+    pub const UNKNOWN: u64 = 0xFFFF_FFFF;
     /// Chunks that may follow an odd one without padding.
     const KINDS: [&[u8; 4]; 8] = [b"fmt ", b"data", b"fact", b"LIST", b"PEAK", b"bext", b"cue ", b"JUNK"];
 
     /// `None` at the end of the file.
-    fn read(source: &mut (impl Read + Seek), at: u64, is_big_endian: bool) -> io::Result<Option<Self>> {
+    pub fn read(source: &mut (impl Read + Seek), at: u64, is_big_endian: bool) -> io::Result<Option<Self>> {
         let mut head = [0; 8];
         if read_at(source, at, &mut head)? < head.len() {
             return Ok(None);
@@ -170,146 +143,21 @@ impl Chunk {
     }
 }
 
-/// A format chunk.
-#[derive(Clone, Copy)]
-struct Format {
-    tag: u16,
-    channels: u16,
-    rate: u32,
-    /// Bytes of a block: a sample of each channel, or a block of ADPCM.
-    block: u16,
-    /// Bits of a sample; 0 in chunks that are too short to say it.
-    bits: u16,
-    is_big_endian: bool,
+/// Reads a format chunk. `None` if it is too short.
+fn parse_format(bytes: &[u8], is_big_endian: bool) -> Option<SampleFormat> {
+    let short = |at: usize| {
+        let bytes: [u8; 2] = bytes.get(at..at + 2)?.try_into().ok()?;
+        Some(if is_big_endian { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
+    };
+    let wide = |at: usize| {
+        let (first, second) = (u32::from(short(at)?), u32::from(short(at + 2)?));
+        Some(if is_big_endian { first << 16 | second } else { second << 16 | first })
+    };
+    // The sub-format of an extensible format is a UUID, which begins with the tag.
+    let tag = match short(0)? {
+        EXTENSIBLE => short(24).unwrap_or(EXTENSIBLE),
+        tag => tag,
+    };
+    let (channels, rate, block, bits) = (short(2)?, wide(4)?, short(12)?, short(14).unwrap_or(0));
+    Some(SampleFormat { tag, channels, rate, block, bits, is_big_endian, has_signed_bytes: false })
 }
-
-impl Format {
-    /// `None` if the chunk is too short.
-    fn parse(bytes: &[u8], is_big_endian: bool) -> Option<Self> {
-        let short = |at: usize| {
-            let bytes: [u8; 2] = bytes.get(at..at + 2)?.try_into().ok()?;
-            Some(if is_big_endian { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
-        };
-        let wide = |at: usize| {
-            let (first, second) = (u32::from(short(at)?), u32::from(short(at + 2)?));
-            Some(if is_big_endian { first << 16 | second } else { second << 16 | first })
-        };
-        // The sub-format of an extensible format is a UUID, which begins with the tag.
-        let tag = match short(0)? {
-            EXTENSIBLE => short(24).unwrap_or(EXTENSIBLE),
-            tag => tag,
-        };
-        let bits = short(14).unwrap_or(0);
-        Some(Self { tag, channels: short(2)?, rate: wide(4)?, block: short(12)?, bits, is_big_endian })
-    }
-
-    /// Bytes of a sample in the file.
-    fn sample_bytes(&self) -> u16 {
-        let by_block = self.block / self.channels.max(1);
-        match self.bits {
-            0 => by_block,
-            // Samples of 24 bits, each in 32 bits.
-            24 if by_block == 4 => 4,
-            bits => bits.div_ceil(8),
-        }
-    }
-
-    /// The format as symphonia reads it; `None` if it cannot.
-    fn plain(&self) -> Option<Plain> {
-        let stored = match self.tag {
-            // Blocks of ADPCM are not divided.
-            A_LAW | MU_LAW | MICROSOFT_ADPCM | IMA_ADPCM => 1,
-            _ => self.sample_bytes(),
-        };
-        let kept = match (self.tag, stored) {
-            (PCM, 1..=4) | (FLOAT, 4 | 8) | (A_LAW | MU_LAW, _) => stored,
-            // Of larger numbers the upper 32 bits suffice.
-            (PCM, 5..=8) => 4,
-            (MICROSOFT_ADPCM | IMA_ADPCM, _) if !self.is_big_endian && matches!(self.bits, 0 | 4) => stored,
-            _ => return None,
-        };
-        let samples =
-            SampleBytes { stored: stored.into(), kept: kept.into(), is_big_endian: self.is_big_endian && stored > 1 };
-        (self.channels <= MAX_CHANNELS).then_some(Plain { kept, samples })
-    }
-
-    fn codec_name(&self) -> String {
-        let name = NAMES.iter().find(|(tag, _)| *tag == self.tag).map(|(_, name)| (*name).to_owned());
-        let name = name.unwrap_or_else(|| format!("with the number {:#06x}", self.tag));
-        if self.channels > MAX_CHANNELS {
-            return format!("{name} with {} channels", self.channels);
-        }
-        match self.tag {
-            PCM | FLOAT | MICROSOFT_ADPCM | IMA_ADPCM => format!("{name} of {} bits", self.bits),
-            _ => name,
-        }
-    }
-}
-
-/// A plain format.
-struct Plain {
-    /// Bytes of a sample.
-    kept: u16,
-    samples: SampleBytes,
-}
-
-impl Plain {
-    /// A header for so many bytes of samples.
-    fn header(&self, format: &Format, length: u64) -> Vec<u8> {
-        let is_adpcm = [MICROSOFT_ADPCM, IMA_ADPCM].contains(&format.tag);
-        let (block, bits) = if is_adpcm { (format.block, 4) } else { (self.kept * format.channels, 8 * self.kept) };
-        // symphonia expects these lengths and uses none of the bytes.
-        let extension: &[u8] = match format.tag {
-            PCM | FLOAT => &[],
-            IMA_ADPCM => &[2, 0, 0, 0],
-            MICROSOFT_ADPCM => &MICROSOFT_EXTENSION,
-            _ => &[0, 0],
-        };
-        let mut chunk = Vec::new();
-        chunk.extend(format.tag.to_le_bytes());
-        chunk.extend(format.channels.to_le_bytes());
-        chunk.extend(format.rate.to_le_bytes());
-        chunk.extend(format.rate.saturating_mul(block.into()).to_le_bytes());
-        chunk.extend(block.to_le_bytes());
-        chunk.extend(bits.to_le_bytes());
-        chunk.extend(extension);
-        // The greatest number means that the length is not known.
-        let size = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes();
-        let chunk_length = chunk.len() as u64;
-        let whole = 4 + Chunk::HEAD + chunk_length + Chunk::HEAD + length;
-        let parts: [&[u8]; 7] =
-            [b"RIFF", &size(whole), b"WAVEfmt ", &size(chunk_length), &chunk, b"data", &size(length)];
-        parts.concat()
-    }
-}
-
-/// Names for messages.
-const NAMES: [(u16, &str); 27] = [
-    (0x00, "that is not stated"),
-    (PCM, "PCM"),
-    (MICROSOFT_ADPCM, "Microsoft ADPCM"),
-    (FLOAT, "float PCM"),
-    (A_LAW, "A-law"),
-    (MU_LAW, "µ-law"),
-    (IMA_ADPCM, "IMA ADPCM"),
-    (EXTENSIBLE, "of an extensible format chunk that ends early"),
-    (0x08, "DTS"),
-    (0x0A, "WMA Voice"),
-    (0x10, "OKI ADPCM"),
-    (0x14, "G.723 ADPCM"),
-    (0x20, "Yamaha ADPCM"),
-    (0x22, "TrueSpeech"),
-    (0x31, "GSM 6.10"),
-    (0x40, "G.721 ADPCM"),
-    (0x45, "G.726"),
-    (0x64, "G.726"),
-    (0x65, "G.722"),
-    (0xFF, "AAC"),
-    (0x160, "WMA"),
-    (0x161, "WMA"),
-    (0x162, "WMA"),
-    (0x270, "ATRAC3"),
-    (0x2000, "AC-3"),
-    (0x674F, "Vorbis"),
-    (0xA109, "Speex"),
-];

@@ -82,13 +82,16 @@ fn decode_limited(bytes: &[u8], field: &str, max_side: u32) -> Result<DynamicIma
             format!("'{field}' is not in a supported image format. Send a PNG, JPEG or WebP."),
         ));
     }
-    if reader.format() == Some(ImageFormat::Jpeg) && !jpeg::is_complete(bytes) {
-        let text = format!("'{field}' is not a complete image: the JPEG file ends early. Send the whole file.");
-        return Err(Error::invalid(field, text));
-    }
-    let mut limits = Limits::no_limits();
-    limits.max_alloc = Some(MAX_DECODE_MEMORY);
-    reader.limits(limits);
+    let ends_early = |name: &str| {
+        let text = format!("'{field}' is not a complete image: the {name} file ends early. Send the whole file.");
+        Error::invalid(field, text)
+    };
+    let padded = match reader.format() {
+        Some(ImageFormat::Jpeg) => Some(jpeg::padded(bytes).ok_or_else(|| ends_early("JPEG"))?),
+        Some(ImageFormat::WebP) if !has_whole_riff(bytes) => return Err(ends_early("WebP")),
+        _ => None,
+    };
+    reader.limits(limits());
     let mut decoder = reader.into_decoder().map_err(broken)?;
     let (width, height) = decoder.dimensions();
     if width.max(height) > max_side || u64::from(width) * u64::from(height) > MAX_PIXELS {
@@ -100,8 +103,29 @@ fn decode_limited(bytes: &[u8], field: &str, max_side: u32) -> Result<DynamicIma
     // Cameras store the rotation as metadata.
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let mut image = DynamicImage::from_decoder(decoder).map_err(broken)?;
+    if padded.is_some_and(|padded| decode_jpeg(&padded).as_ref() != Some(&image)) {
+        return Err(ends_early("JPEG"));
+    }
     image.apply_orientation(orientation);
     Ok(image)
+}
+
+fn limits() -> Limits {
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(MAX_DECODE_MEMORY);
+    limits
+}
+
+fn decode_jpeg(bytes: &[u8]) -> Option<DynamicImage> {
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), ImageFormat::Jpeg);
+    reader.limits(limits());
+    reader.decode().ok()
+}
+
+/// Whether a RIFF file, such as one of WebP, is as long as it says.
+fn has_whole_riff(bytes: &[u8]) -> bool {
+    let length = bytes.get(4..8).and_then(|length| length.first_chunk()).map(|length| u32::from_le_bytes(*length));
+    length.is_some_and(|length| bytes.len() as u64 >= u64::from(length) + 8)
 }
 
 /// The pixels of a decoded image, without transparency.
@@ -165,6 +189,28 @@ mod tests {
         for bytes in [Vec::new(), b"hello".to_vec(), gif, whole[..whole.len() / 2].to_vec(), whole[..20].to_vec()] {
             let error = decode(&bytes, "mask").unwrap_err();
             assert_eq!((error.code().status(), error.param_name()), (400, Some("mask")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_jpeg_or_webp_file_that_lacks_data_is_rejected_even_with_its_end_marker() {
+        for quality in [1, 30, 75, 100] {
+            let whole = encode(image(), [400, 240], Output { format: Format::Jpeg, quality }).unwrap();
+            for more in [&[][..], b"\0\0", b"metadata \xFF\xD8"] {
+                decode(&[&whole, more].concat(), "image").unwrap();
+            }
+            for share in [30, 60, 90, 99] {
+                let cut = &whole[..whole.len() * share / 100];
+                for end in [&[][..], b"\xFF\xD9", b"\xFF\xFF\xD9", b"\0\0\0\0\xFF\xD9"] {
+                    let error = decode(&[cut, end].concat(), "image").unwrap_err();
+                    assert!(error.message().contains("JPEG file ends early"), "{quality} {share} {end:?}: {error}");
+                }
+            }
+        }
+        let whole = encode(image(), [40, 24], Output { format: Format::WebP, quality: 100 }).unwrap();
+        for length in [whole.len() - 1, whole.len() - 2, whole.len() / 2] {
+            let error = decode(&whole[..length], "image").unwrap_err();
+            assert!(error.message().contains("WebP file ends early"), "{error}");
         }
     }
 

@@ -20,8 +20,10 @@ pub(super) fn describe(index: &Path, info: &mut ModelInfo) {
         Err(problem) => info.problem = Some(problem),
     }
     let parts = FolderListing::read(folder).folders.into_iter().filter(|part| !part.ends_with(LORAS));
-    let files: Vec<PathBuf> = parts.filter_map(|part| weight_files(&part)).flatten().collect();
-    if let Err(problem) = count_weights(&files, info).and_then(|()| count_gguf_weights(&files, info)) {
+    // Those in use were opened above. Others, such as a safety checker, may be damaged.
+    let is_readable = |files: &Vec<PathBuf>| count(files, &mut info.clone()).is_ok();
+    let files: Vec<PathBuf> = parts.filter_map(|part| weight_files(&part)).filter(is_readable).flatten().collect();
+    if let Err(problem) = count(&files, info) {
         info.problem.get_or_insert(problem);
     }
 }
@@ -32,6 +34,11 @@ pub(super) fn weight_files(part: &Path) -> Option<Vec<PathBuf>> {
         Ok(Some(path)) => Some(vec![path.clone()]),
         _ => shards(part).ok(),
     }
+}
+
+fn count(files: &[PathBuf], info: &mut ModelInfo) -> Result<(), String> {
+    count_weights(files, info)?;
+    count_gguf_weights(files, info)
 }
 
 /// Adds the weights in GGUF files to those already counted.

@@ -306,16 +306,16 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
         return Some(Candidate { id: id.to_owned(), layout: Layout::Diffusers, fingerprint, entry, path: index });
     }
     let tensors = listing.safetensors();
-    let has_config = || folder.join("config.json").is_file();
+    let has_config = folder.join("config.json").is_file();
     match (listing.gguf(), tensors.as_slice()) {
         (Ok(Some(path)), _) => one_file(id, folder, path.clone(), Layout::Gguf),
         (Err(problem), _) => unusable(id, folder, &listing, problem),
-        (Ok(None), _) if is_adapter(folder, &tensors) => {
+        (Ok(None), _) if is_adapter(folder, &tensors, has_config) => {
             let fingerprint = fingerprint(listing.files.iter().filter(|path| is_model_file(path)))?;
             let (id, entry, path) = (id.to_owned(), folder.to_owned(), folder.join(peft::WEIGHTS_FILE));
             Some(Candidate { id, layout: Layout::Adapter, fingerprint, entry, path })
         }
-        (Ok(None), [first, ..]) if has_config() => {
+        (Ok(None), [first, ..]) if has_config => {
             let fingerprint = hugging_face_fingerprint(folder, &listing)?;
             let (id, entry, path) = (id.to_owned(), folder.to_owned(), (*first).clone());
             Some(Candidate { id, layout: Layout::Safetensors, fingerprint, entry, path })
@@ -349,15 +349,17 @@ fn files_of(folders: &[PathBuf]) -> Vec<PathBuf> {
 /// The state of a Hugging Face folder: its files, its tool template, its voices and lexicons.
 fn hugging_face_fingerprint(folder: &Path, listing: &FolderListing) -> Option<Fingerprint> {
     let tool_use = folder.join(TOOL_USE_FILE);
-    let speech = files_of(&[SpeechCheckpoint::VOICES, SpeechCheckpoint::LEXICONS].map(|name| folder.join(name)));
+    let mut speech = files_of(&[SpeechCheckpoint::VOICES, SpeechCheckpoint::LEXICONS].map(|name| folder.join(name)));
+    speech.retain(|path| fs::metadata(path).is_ok_and(|file| file.len() > 0));
     let own = listing.files.iter().chain([&tool_use]).filter(|path| is_model_file(path));
     fingerprint(own.chain(&speech))
 }
 
-/// Whether a folder holds an adapter: its configuration, and no weights besides its own. Some tools add a `config.json`.
-fn is_adapter(folder: &Path, tensors: &[&PathBuf]) -> bool {
+/// Whether a folder holds an adapter: its configuration and its weights. Some tools add a `config.json`. With that and
+/// further weights, it is a model.
+fn is_adapter(folder: &Path, tensors: &[&PathBuf], has_config: bool) -> bool {
     let own = |path: &&PathBuf| path.file_name().is_some_and(|name| name == peft::WEIGHTS_FILE);
-    folder.join(peft::CONFIG_FILE).is_file() && tensors.iter().all(own)
+    folder.join(peft::CONFIG_FILE).is_file() && (tensors.iter().all(own) || (!has_config && tensors.iter().any(own)))
 }
 
 /// A pipeline in a single `file`. `path` is the file or its folder.

@@ -62,10 +62,13 @@ impl SpeechCheckpoint {
         Ok(checkpoint)
     }
 
-    /// The files of the voices of a model, by name.
+    /// The files of the voices of a model, by name. Empty files are left out.
     pub fn voice_files(folder: &Path) -> BTreeMap<String, PathBuf> {
         let files = FolderListing::read(&folder.join(Self::VOICES)).files.into_iter();
-        let is_voice = |path: &PathBuf| has_extension(path, "bin") || is_safetensors(path);
+        let is_voice = |path: &PathBuf| {
+            let is_empty = fs::metadata(path).is_ok_and(|file| file.len() == 0);
+            (has_extension(path, "bin") || is_safetensors(path)) && !is_empty
+        };
         let name = |path: PathBuf| Some((path.file_stem()?.to_str()?.to_owned(), path));
         files.filter(is_voice).filter_map(name).collect()
     }

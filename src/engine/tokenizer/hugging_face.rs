@@ -163,8 +163,9 @@ impl ChatTokenizer {
         let config = files.json("tokenizer_config.json")?;
         let id = |key: &str| named_token(&config, key).and_then(|text| tokenizer.token_to_id(text));
         let (bos, eos) = (id("bos_token"), id("eos_token"));
-        let configured =
-            [eos_ids(&files.json("generation_config.json")?), eos_ids(&files.json("config.json")?)].concat();
+        // transformers, too, does without one that is damaged.
+        let generation = files.json("generation_config.json").unwrap_or_default();
+        let configured = [eos_ids(&generation), eos_ids(&files.json("config.json")?)].concat();
         let all = EOS_TOKENS.iter().filter_map(|text| special_tokens.id(text)).chain(eos).chain(configured);
         let eos_ids: HashSet<u32> = all.filter(|id| (*id as usize) < count).collect();
         let document_bos = bos.filter(|bos| {

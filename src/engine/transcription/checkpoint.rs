@@ -41,7 +41,8 @@ impl WhisperCheckpoint {
             }
             let folder = path.parent().unwrap_or(path);
             let generation = folder.join("generation_config.json");
-            let generation_config = if generation.is_file() { read_json(&generation)? } else { Value::Null };
+            // transformers, too, does without one that is damaged.
+            let generation_config = read_json(&generation).unwrap_or_default();
             let folder = ModelFolder::open(folder)?;
             let config = WhisperConfig::from_config_json(&folder.config)?;
             Ok(Self { files: Files::HuggingFace(Box::new(folder)), config, generation_config })

@@ -76,10 +76,14 @@ impl Arguments {
         }
     }
 
-    /// All arguments by name, for a filter that takes no others.
+    /// All arguments by name, for a filter that takes no others. An `attribute` may be the index of an entry.
     pub fn by_name(&self) -> Kwargs {
         let given = self.parameters.iter().zip(&self.values);
-        given.filter_map(|(name, value)| Some((*name, value.clone()?))).collect()
+        let value = |name: &str, value: &Value| match name {
+            "attribute" if value.is_integer() => Value::from(value.to_string()),
+            _ => value.clone(),
+        };
+        given.filter_map(|(name, given)| Some((*name, value(name, given.as_ref()?)))).collect()
     }
 }
 

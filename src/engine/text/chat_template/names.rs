@@ -40,6 +40,11 @@ pub fn check(
     if let Some(name) = used.functions.iter().find(unknown) {
         return Err(format!("it calls the function '{name}', which this server does not have"));
     }
+    if let Some((name, parameter)) = used.dependent_defaults.first() {
+        return Err(format!(
+            "a default in its macro '{name}' uses the parameter '{parameter}', which this server does not support"
+        ));
+    }
     let option = used
         .options
         .iter()
@@ -63,6 +68,8 @@ struct Names<'a> {
     asked_for: HashSet<&'a str>,
     /// Macros, and variables that are set somewhere.
     assigned: HashSet<&'a str>,
+    /// Macros with parameters that a default of another one uses.
+    dependent_defaults: BTreeSet<(&'a str, &'a str)>,
 }
 
 impl<'a> Names<'a> {
@@ -85,10 +92,11 @@ impl<'a> Names<'a> {
                         names.asked_for.insert(name);
                     }
                 }
-                [Token::BlockStart, Token::Ident("macro"), Token::Ident(name), ..]
-                | [Token::Ident(name), Token::Assign, ..]
-                    if !after_dot =>
-                {
+                [Token::BlockStart, Token::Ident("macro"), Token::Ident(name), Token::ParenOpen, parameters @ ..] => {
+                    names.assigned.insert(name);
+                    names.add_macro(name, parameters);
+                }
+                [Token::Ident(name), Token::Assign, ..] if !after_dot => {
                     names.assigned.insert(name);
                 }
                 [Token::Ident(name), Token::ParenOpen, ..]
@@ -100,6 +108,33 @@ impl<'a> Names<'a> {
             }
         }
         names
+    }
+
+    /// `rest`: what follows the opening parenthesis.
+    fn add_macro(&mut self, name: &'a str, rest: &'a [Token<'a>]) {
+        let (mut parameters, mut depth, mut begins) = (HashSet::new(), 1_usize, true);
+        for (at, token) in rest.iter().enumerate() {
+            let before = at.checked_sub(1).and_then(|at| rest.get(at));
+            match token {
+                Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => depth += 1,
+                Token::ParenClose | Token::BracketClose | Token::BraceClose => depth -= 1,
+                Token::Ident(parameter) if begins => {
+                    parameters.insert(*parameter);
+                }
+                Token::Ident(used)
+                    if parameters.contains(used)
+                        && !matches!(before, Some(Token::Dot | Token::Pipe))
+                        && !matches!(rest.get(at + 1), Some(Token::Assign)) =>
+                {
+                    self.dependent_defaults.insert((name, used));
+                }
+                _ => (),
+            }
+            if depth == 0 {
+                return;
+            }
+            begins = depth == 1 && matches!(token, Token::Comma);
+        }
     }
 
     /// `rest`: what follows the filter's name.

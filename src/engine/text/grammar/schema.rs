@@ -4,6 +4,7 @@
 //! caller is told its path, such as `.properties.tags.uniqueItems`.
 
 mod closed_objects;
+mod control_characters;
 mod dates;
 mod finite_pattern;
 mod leave_open;
@@ -48,7 +49,7 @@ const MAX_BOUND: u64 = 10_000;
 /// Whitespace between JSON tokens: a space, or a line break with an indent. Bounded, as a small model may otherwise
 /// generate whitespace endlessly.
 pub(super) const WHITE_SPACE: &str = "[ ]|\\n[ ]{0,40}";
-/// Without `\u`, every string has only one spelling, so no property name has an alias.
+/// Without `\u`, every string has only one spelling, so no property name has an alias. Most control characters have none.
 const ESCAPES: &str = "nrbtf\\\"";
 
 const UNSUPPORTED: [&str; 20] = [
@@ -111,6 +112,7 @@ pub(super) fn prepare(schema: &Value, strict: bool, multiples: &mut Multiples) -
     references::expand_references(&mut schema);
     dates::expand_formats(&mut schema);
     closed_objects::close_objects(&mut schema);
+    control_characters::remove_from_classes(&mut schema);
     references::write_for_compiler(&mut schema);
     let Some(fields) = schema.as_object_mut() else { return invalid("", "must be an object") };
     fields.insert(
@@ -305,12 +307,13 @@ impl Checker<'_> {
                 unenforceable(pointer, format!("has more than {MAX_ALTERNATIVES} alternatives"))
             }
             "prefixItems" | "anyOf" | "oneOf" | "allOf" => self.check_list(value, pointer, depth),
-            "enum" => check_enum(value, pointer).and_then(|()| numbers::check_values(value, pointer)),
-            "const" => numbers::check_values(value, pointer),
+            "enum" => check_enum(value, pointer).and_then(|()| check_values(value, pointer)),
+            "const" => check_values(value, pointer),
             "pattern" | "format" if !value.is_string() => invalid(pointer, "must be a string"),
             "pattern" if value.as_str().is_some_and(|text| text.len() > patterns::MAX_PATTERN_BYTES) => {
                 unenforceable(pointer, format!("is longer than {} bytes", patterns::MAX_PATTERN_BYTES))
             }
+            "pattern" => control_characters::check_pattern(value.as_str().unwrap_or_default(), pointer),
             "format" if value.as_str().is_some_and(|format| !FORMATS.contains(&format)) => {
                 let format = shorten(value.as_str().unwrap_or_default());
                 unenforceable(
@@ -398,6 +401,11 @@ fn check_enum(value: &Value, pointer: &str) -> Result<(), SchemaError> {
         Some(values) if !values.is_empty() => Ok(()),
         _ => invalid(pointer, "must be an array of at least one value"),
     }
+}
+
+/// Checks the values of a `const` or an `enum`.
+fn check_values(value: &Value, pointer: &str) -> Result<(), SchemaError> {
+    numbers::check_values(value, pointer).and_then(|()| control_characters::check_values(value, pointer))
 }
 
 fn check_bound(fields: &Map<String, Value>, name: &str, value: &Value, pointer: &str) -> Result<(), SchemaError> {

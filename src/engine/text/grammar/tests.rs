@@ -296,6 +296,36 @@ fn what_does_not_compile_is_left_open_and_the_rest_enforced() {
     }
 }
 
+#[test]
+fn control_characters_without_a_short_escape_are_left_open_and_no_class_has_more_than_it_says() {
+    let constant = |schema| accepts(schema, &[]).0;
+    assert_eq!(constant(json!({ "const": "a\u{1}b" })), [".const"]);
+    assert_eq!(constant(json!({ "enum": ["a", { "b": ["\u{7f}"] }] })), [".enum"]);
+    assert!(constant(json!({ "const": "a\tb\n\"\\" })).is_empty());
+    for pattern in ["^\\x00$", "^a\\v$", "^[\\x00-\\x07]+$", "\u{1}", "^(a|\\x{b})$"] {
+        assert_eq!(constant(json!({ "type": "string", "pattern": pattern })), [".pattern"], "{pattern}");
+    }
+    assert_eq!(constant(json!({ "type": "string", "pattern": "(?i)^[^A\"]$" })), [".pattern"]);
+    for (pattern, right, wrong) in [
+        ("^[^\"]{3}$", vec!["abc", "a\nb", "\\\\\\", "äöü"], vec!["a\"b", "ab"]),
+        ("^[^\\\\]{2}$", vec!["ab", "\"\""], vec!["a\\"]),
+        ("^[^\\x00-\\x1f\"]+$", vec!["ab"], vec!["a\"b", "a\nb"]),
+        ("^[^\\n\"]$", vec!["a", "\t", "\\"], vec!["\n", "\""]),
+        ("^[\\x00-\\x1f]$", vec!["\n", "\t"], vec!["\\", "\"", "a"]),
+        ("^[^a]$", vec!["\"", "\\", "\n", "b"], vec!["a"]),
+        ("^[\\s\\v]\\S$", vec![" a", "\n\""], vec!["a "]),
+        ("^.\\D\\W$", vec!["\"\"\"", "a\\\\"], vec!["\na-", "a1-"]),
+    ] {
+        let texts: Vec<String> = right.iter().chain(&wrong).map(|text| json!(text).to_string()).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let (unenforced, accepted) = accepts(json!({ "type": "string", "pattern": pattern }), &texts);
+        let expected: Vec<bool> = right.iter().map(|_| true).chain(wrong.iter().map(|_| false)).collect();
+        assert_eq!((unenforced, accepted), (vec![], expected), "{pattern} {texts:?}");
+    }
+    let names = json!({ "type": "object", "patternProperties": { "^[^\"]$": {} }, "additionalProperties": false });
+    assert_eq!(accepts(names, &[r#"{"a":1}"#, r#"{"\"":1}"#]).1, [true, false]);
+}
+
 /// The matcher of a schema after `text`.
 fn matcher_after(schema: serde_json::Value, text: &str) -> Matcher {
     let spec = OutputSpec { text: TextFormat::Schema { schema, strict: false }, ..OutputSpec::default() };

@@ -1,4 +1,4 @@
-//! A chat whose completion is stored before its end is sent.
+//! A chat as its client gets it: with or without the reasoning, and stored before its end is sent.
 
 use std::ops::{Deref, DerefMut};
 
@@ -19,7 +19,7 @@ pub struct Storage {
     pub storing: Storing,
 }
 
-/// A running chat, which may be stored. Dropping it cancels the work.
+/// A running chat, whose completion may be stored. Dropping it cancels the work.
 pub struct StoringChat {
     chat: RunningChat,
     /// `None` if the completion is not stored. With the output so far, if it is streamed.
