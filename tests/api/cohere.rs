@@ -87,7 +87,6 @@ fn errors_have_coheres_format() {
         (json!({ "texts": null }), "invalid_parameter", "texts"),
         (json!({ "texts": [] }), "invalid_parameter", "texts"),
         (json!({ "texts": ["a", ""] }), "invalid_parameter", "texts[1]"),
-        (json!({ "input_type": null }), "invalid_parameter", "input_type"),
         (json!({ "input_type": "image" }), "invalid_parameter", "input_type"),
         (json!({ "images": ["data:image/png;base64,"] }), "invalid_parameter", "images"),
         (json!({ "inputs": [{ "content": [] }] }), "invalid_parameter", "inputs"),
@@ -126,7 +125,7 @@ fn errors_have_coheres_format() {
 fn requests_are_metered_under_their_own_paths() {
     let server = Server::with_encoders();
     let (project, _, key) = server.tenant("t");
-    let body = json!({ "model": EMBEDDER, "input_type": "clustering", "texts": ["hello"] });
+    let body = json!({ "model": EMBEDDER, "texts": ["hello"] });
     let tokens = server.call(Method::POST, "/v2/embed", Some(&key), Some(&body)).ok()["meta"]["tokens"].clone();
     let report = server.get(&format!("/v1/projects/{project}/usage?group_by=endpoint,model")).ok();
     let group = &report["groups"][0];

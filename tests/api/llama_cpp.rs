@@ -178,6 +178,22 @@ fn a_plain_text_is_continued_as_in_openais_format() {
 }
 
 #[test]
+fn the_ids_of_the_tokens_are_returned_on_request() {
+    let server = Server::start_with(&REPOSITORY);
+    let whole = infill(&server, json!({ "return_tokens": true })).ok();
+    let ids = whole["tokens"].as_array().unwrap();
+    assert_eq!(ids.len(), 8);
+    let text = server.post("/v1/detokenize", &json!({ "tokens": ids })).ok()["content"].clone();
+    assert_eq!(text, whole["content"]);
+    let stream = infill(&server, json!({ "return_tokens": true, "stream": true })).text;
+    let events = stream.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
+    let events: Vec<Value> = events.map(|event| serde_json::from_str(event).unwrap()).collect();
+    let streamed: Vec<&Value> = events.iter().flat_map(|event| event["tokens"].as_array().unwrap()).collect();
+    assert_eq!(streamed, ids.iter().collect::<Vec<_>>());
+    assert_eq!(infill(&server, json!({})).ok()["tokens"], json!([]));
+}
+
+#[test]
 fn completions_are_metered() {
     let server = Server::start_with(&REPOSITORY);
     let (project, _, key) = server.tenant("t");

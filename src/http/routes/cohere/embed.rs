@@ -28,8 +28,8 @@ pub fn routes(config: &mut ServiceConfig) {
 pub struct EmbedRequest {
     /// Id of an installed embedding model.
     model: String,
-    /// Purpose of the texts, for models trained with a prompt for each.
-    input_type: Purpose,
+    /// Purpose of the texts, for models trained with a prompt for each; absent: no prompt.
+    input_type: Option<Purpose>,
     /// Up to 2,048 texts.
     texts: Option<Vec<String>>,
     /// The same, each as an object.
@@ -178,9 +178,9 @@ impl EmbedRequest {
             inputs,
             dimensions: self.output_dimension,
             input_type: match self.input_type {
-                Purpose::SearchDocument => InputType::Document,
-                Purpose::SearchQuery => InputType::Query,
-                Purpose::Classification | Purpose::Clustering => InputType::Unspecified,
+                Some(Purpose::SearchDocument) => InputType::Document,
+                Some(Purpose::SearchQuery) => InputType::Query,
+                Some(Purpose::Classification | Purpose::Clustering) | None => InputType::Unspecified,
             },
             truncate: self.truncate != Some(Truncate::None),
             max_tokens: None,

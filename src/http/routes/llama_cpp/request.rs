@@ -40,6 +40,8 @@ with_sampling_fields! {
         /// Must be 1.
         #[serde(alias = "n")]
         n_cmpl: Option<u32>,
+        /// Whether `tokens` has the IDs of the generated tokens.
+        return_tokens: Option<bool>,
         /// The fields of the response, as paths such as `timings/prompt_n`, which are their names in it, too. At most 64; absent
         /// or empty: all.
         response_fields: Option<Vec<String>>,
@@ -62,6 +64,8 @@ with_sampling_fields! {
         /// Must be 1.
         #[serde(alias = "n")]
         n_cmpl: Option<u32>,
+        /// Whether `tokens` has the IDs of the generated tokens.
+        return_tokens: Option<bool>,
         /// The fields of the response, as paths such as `timings/prompt_n`, which are their names in it, too. At most 64; absent
         /// or empty: all.
         response_fields: Option<Vec<String>>,
@@ -89,6 +93,7 @@ pub struct CheckedRequest {
 struct OwnFields {
     n_predict: Option<i64>,
     n_cmpl: Option<u32>,
+    return_tokens: Option<bool>,
     response_fields: Option<Vec<String>>,
 }
 
@@ -111,7 +116,12 @@ impl InfillRequest {
         let file =
             |ExtraFile { filename, text }| InfillFile { name: filename.unwrap_or_else(|| "file".to_owned()), text };
         let sampling = self.sampling_fields();
-        let own = OwnFields { n_predict: self.n_predict, n_cmpl: self.n_cmpl, response_fields: self.response_fields };
+        let own = OwnFields {
+            n_predict: self.n_predict,
+            n_cmpl: self.n_cmpl,
+            return_tokens: self.return_tokens,
+            response_fields: self.response_fields,
+        };
         let gap = Gap {
             suffix: self.input_suffix,
             files: files.into_iter().map(file).collect(),
@@ -128,7 +138,12 @@ impl CompletionRequest {
     pub fn check(mut self) -> Result<CheckedRequest> {
         let ignored = ignored(left_out::<Self>(UnknownFields::Ignored, &self.rest, None, is_idle)?, &self.rest)?;
         let sampling = self.sampling_fields();
-        let own = OwnFields { n_predict: self.n_predict, n_cmpl: self.n_cmpl, response_fields: self.response_fields };
+        let own = OwnFields {
+            n_predict: self.n_predict,
+            n_cmpl: self.n_cmpl,
+            return_tokens: self.return_tokens,
+            response_fields: self.response_fields,
+        };
         let text = match <[TextInput; 1]>::try_from(self.prompt.into_list().0) {
             Ok([text]) => text,
             Err(several) => {
@@ -155,6 +170,7 @@ impl OwnFields {
         let max_tokens = limit("n_predict", n_predict)?;
         sampling.seed = sampling.seed.filter(|seed| !is_random(*seed));
         sampling.stream_options = None;
+        sampling.text.has_token_ids |= self.return_tokens == Some(true);
         let is_streamed = sampling.stream == Some(true);
         let CheckedSampling { sampling, seed, stop, .. } = sampling.check(max_tokens, true)?;
         let Prompt { model, text, gap } = prompt;

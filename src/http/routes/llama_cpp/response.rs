@@ -9,7 +9,7 @@ use serde_json::{Map, Value, to_value};
 use crate::calls::completions::RunningCompletion;
 use crate::calls::generation::{Choice, RunningText};
 use crate::clock_rng::ClockRng;
-use crate::engine::FinishReason;
+use crate::engine::{FinishReason, TextDelta};
 
 /// A whole response, or the last event of a stream, whose `content` is empty.
 #[derive(Serialize, utoipa::ToSchema)]
@@ -18,7 +18,7 @@ pub struct CompletionBody {
     /// Always 0.
     index: u32,
     content: String,
-    /// Always empty.
+    /// The IDs of the generated tokens, with `return_tokens`; empty in the last event of a stream.
     tokens: Vec<u32>,
     /// Always true.
     stop: bool,
@@ -58,10 +58,10 @@ struct TimingsBody {
 
 /// An event before the last.
 #[derive(Serialize)]
-pub struct PartBody {
+pub struct PartBody<'a> {
     index: u32,
-    content: String,
-    tokens: [u32; 0],
+    content: &'a str,
+    tokens: &'a [u32],
     stop: bool,
     tokens_predicted: u32,
     tokens_evaluated: u32,
@@ -78,27 +78,21 @@ impl Form {
     /// The whole response.
     pub fn whole(&self, choice: Choice, running: &RunningCompletion) -> Value {
         let has_new_line = choice.text.contains('\n');
-        self.last(choice.text, has_new_line, choice.ending.unwrap_or(FinishReason::Stop), running)
+        self.last(choice, has_new_line, running)
     }
 
-    /// A response that ends with `content`.
-    pub fn last(
-        &self,
-        content: String,
-        has_new_line: bool,
-        ending: FinishReason,
-        running: &RunningCompletion,
-    ) -> Value {
+    /// A response that ends with this part of the text. `has_new_line`: whether the whole text has one.
+    pub fn last(&self, part: Choice, has_new_line: bool, running: &RunningCompletion) -> Value {
         let usage = running.usage();
-        let (stop_type, stopping_word) = match ending {
+        let (stop_type, stopping_word) = match part.ending.unwrap_or(FinishReason::Stop) {
             FinishReason::Stop | FinishReason::ToolCalls => ("eos", String::new()),
             FinishReason::StopString(index) => ("word", running.stop.get(index).cloned().unwrap_or_default()),
             FinishReason::Length => ("limit", String::new()),
         };
         let body = CompletionBody {
             index: 0,
-            content,
-            tokens: Vec::new(),
+            content: part.text,
+            tokens: part.token_ids,
             stop: true,
             stop_type,
             stopping_word,
@@ -114,12 +108,12 @@ impl Form {
     }
 
     /// An event before the last.
-    pub fn part(&self, text: &str, running: &RunningCompletion) -> PartBody {
+    pub fn part<'a>(&self, delta: &'a TextDelta, running: &RunningCompletion) -> PartBody<'a> {
         let usage = running.usage();
         PartBody {
             index: 0,
-            content: text.to_owned(),
-            tokens: [],
+            content: &delta.text,
+            tokens: &delta.token_ids,
             stop: false,
             tokens_predicted: usage.completion_tokens,
             tokens_evaluated: usage.prompt_tokens,

@@ -4,6 +4,7 @@ use actix_web::HttpResponse;
 
 use super::response::Form;
 use crate::calls::completions::RunningCompletion;
+use crate::calls::generation::Choice;
 use crate::engine::{FinishReason, TextDelta};
 use crate::http::routes::generation_stream::{self, EventSource};
 use crate::http::sse;
@@ -33,11 +34,12 @@ impl EventSource for CompletionEvents {
     fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
         self.ending = delta.end.unwrap_or(self.ending);
         self.has_new_line |= delta.text.contains('\n');
-        let is_sent = !delta.text.is_empty();
-        is_sent.then(|| sse::data(&self.form.part(&delta.text, &self.running)))
+        let is_sent = !delta.text.is_empty() || !delta.token_ids.is_empty();
+        is_sent.then(|| sse::data(&self.form.part(delta, &self.running)))
     }
 
     fn last_event(&mut self) -> sse::Event {
-        sse::data(&self.form.last(String::new(), self.has_new_line, self.ending, &self.running))
+        let end = Choice { ending: Some(self.ending), ..Choice::default() };
+        sse::data(&self.form.last(end, self.has_new_line, &self.running))
     }
 }
