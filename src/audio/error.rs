@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The formats that the decoder reads; ends the message of an error about the format.
 pub const ACCEPTED_FORMATS: &str = "send WAV, MP3, FLAC, OGG (Vorbis, Opus, FLAC), M4A or MP4 (AAC, ALAC), WebM or \
-                                    Matroska, AAC (ADTS), AIFF or CAF";
+                                    Matroska, AAC (ADTS), AIFF, AU or CAF";
 
 /// Why a file was not decoded.
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]

@@ -81,6 +81,18 @@ fn an_error_of_a_template_names_its_cause() {
 }
 
 #[test]
+fn a_template_that_joins_arguments_of_calls_gets_them_as_text() {
+    let template = "{# tools #}{% for m in messages %}{% for c in m.tool_calls or [] %}\
+        {{ '<tool_call>' + c.function.name + c.function.arguments }}{% endfor %}{% endfor %}";
+    let server = Server::start_with(&TinyModel { template: Some(template), ..TinyModel::default() });
+    let arguments = r#"{ "a": [1] }"#;
+    let call = json!({ "id": "call_7", "type": "function", "function": { "name": "f", "arguments": arguments } });
+    let messages = json!([{ "role": "user", "content": "a" }, { "role": "assistant", "tool_calls": [call] }]);
+    let rendered = server.post("/openai/v1/apply-template", &json!({ "messages": messages })).ok();
+    assert_eq!(rendered["prompt"], format!("<tool_call>f{arguments}"));
+}
+
+#[test]
 fn a_conversation_has_the_tokens_of_its_chat_prompt() {
     let server = Server::start();
     let messages =

@@ -197,6 +197,19 @@ fn damaged_settings_of_generation_are_not_used() {
 }
 
 #[test]
+fn the_type_of_a_model_is_enough_without_its_architecture() {
+    let dir = tempfile::tempdir().unwrap();
+    huggingface_folders::model(dir.path(), "folder", "llama-tied");
+    let config = dir.path().join("folder/config.json");
+    let mut written: serde_json::Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
+    written.as_object_mut().unwrap().remove("architectures").unwrap();
+    fs::write(&config, written.to_string()).unwrap();
+    let listed = only(dir.path());
+    assert_eq!((listed.problem, listed.architecture.as_str()), (None, "llama"));
+    start(dir.path()).models().load("folder").unwrap();
+}
+
+#[test]
 fn a_damaged_component_that_is_not_used_does_not_matter() {
     let rig = Rig::with_files("sd1", |pipeline| {
         for unused in ["safety_checker", "original"] {

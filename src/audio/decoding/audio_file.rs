@@ -3,6 +3,7 @@
 use std::io::{Seek, SeekFrom};
 
 use symphonia::core::codecs::CodecParameters;
+use symphonia::core::codecs::audio::CODEC_ID_NULL_AUDIO;
 use symphonia::core::errors::Error;
 use symphonia::core::formats::probe::{Hint, Probe};
 use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
@@ -175,7 +176,9 @@ fn select_track(reader: &dyn FormatReader, movie: Option<&Movie>) -> Result<Audi
             let track = audio_track(track, decoder, codec_name(parameters), movie);
             return Ok(AudioTrack { includes_trimmed: container == "mp3", ..track });
         }
-        unsupported.get_or_insert_with(|| unsupported_name(parameters));
+        if parameters.codec != CODEC_ID_NULL_AUDIO {
+            unsupported.get_or_insert_with(|| unsupported_name(parameters));
+        }
     }
     let unknown = || match movie {
         Some(movie) => movie.audio_codec(),

@@ -57,7 +57,7 @@ const WAVES: [&[u8]; 4] = [b"RIFF", b"RIFX", b"RF64", b"BW64"];
 const READABLE: [(usize, &[u8]); 3] = [(0, b"fLaC"), (0, b"OggS"), (4, b"ftyp")];
 
 /// Offset, bytes, name.
-const UNREADABLE: [(usize, &[u8], &str); 84] = [
+const UNREADABLE: [(usize, &[u8], &str); 90] = [
     (8, b"AVI ", "AVI"),
     (8, b"RMID", "MIDI"),
     (8, b"CDXA", "Video CD"),
@@ -117,6 +117,12 @@ const UNREADABLE: [(usize, &[u8], &str); 84] = [
     (0, b"riff\x2E\x91\xCF\x11", "Wave64"),
     (0, b"Creative Voice File\x1A", "VOC"),
     (0, b"NIST_1A", "NIST SPHERE"),
+    (0, b".SoX", "SoX"),
+    (0, b"XoS.", "SoX"),
+    (0, b"\x64\xA3", "IRCAM"),
+    (0, b"MMMD", "SMAF"),
+    (0, b"KVAG", "KVAG"),
+    (0, b"\x72\xF8\x1F\x4E", "S/PDIF"),
     (0, b"MThd", "MIDI"),
     (0, b"Extended Module: ", "a music module"),
     (0, b"IMPM", "a music module"),

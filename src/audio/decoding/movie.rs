@@ -51,7 +51,11 @@ impl Movie {
 }
 
 /// Kinds of sample entries that the demuxer does not know.
-const NAMES: [(&[u8; 4], &str); 14] = [
+const NAMES: [(&[u8; 4], &str); 18] = [
+    (b"ulaw", "µ-law of QuickTime"),
+    (b"alaw", "A-law of QuickTime"),
+    (b"alac", "ALAC of QuickTime"),
+    (b"agsm", "GSM 6.10"),
     (b"samr", "AMR"),
     (b"sawb", "AMR-WB"),
     (b"sawp", "AMR-WB+"),

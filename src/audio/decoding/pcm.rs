@@ -152,7 +152,7 @@ impl Plain {
 }
 
 /// Names for messages.
-const NAMES: [(u16, &str); 27] = [
+const NAMES: [(u16, &str); 28] = [
     (0x00, "that is not stated"),
     (PCM, "PCM"),
     (MICROSOFT_ADPCM, "Microsoft ADPCM"),
@@ -180,4 +180,5 @@ const NAMES: [(u16, &str); 27] = [
     (0x2000, "AC-3"),
     (0x674F, "Vorbis"),
     (0xA109, "Speex"),
+    (0xF1AC, "FLAC"),
 ];

@@ -14,6 +14,7 @@ use crate::engine::embedding;
 use crate::engine::model_info::{ModelInfo, ModelKind};
 use crate::engine::speech::SpeechCheckpoint;
 use crate::engine::transcription::WhisperCheckpoint;
+use crate::models::decoder_family;
 use crate::models::encoder::Family;
 use crate::models::model_files::is_safetensors;
 use crate::models::safetensors::{ModelFolder, read_header, read_json, shards};
@@ -55,7 +56,9 @@ fn fill(path: &Path, folder: &Path, info: &mut ModelInfo) -> Result<(), String> 
         info.kind = ModelKind::Speech;
         info.architecture = "kokoro".to_owned();
         info.problem = SpeechCheckpoint::open(path).err();
-    } else if info.architecture.ends_with("ForCausalLM") {
+    } else if info.architecture.ends_with("ForCausalLM")
+        || (config.pointer("/architectures/0").is_none() && decoder_family::find_model_type(model_type).is_some())
+    {
         info.kind = ModelKind::Text;
         let opened = ModelFolder::open(folder).map_err(|error| error.to_string());
         match opened.and_then(|folder| checkpoint::check_hugging_face(&folder)) {

@@ -142,13 +142,33 @@ impl ChatPreprocessor {
         let rendered = match self.render(messages, tools, options, false) {
             // Some templates reject system messages. Then merge the tool descriptions into another message.
             Err(PromptError::Refused(_)) if !tools.is_empty() => self.render(messages, tools, options, true),
-            Err(error) => Err(self.blame_arguments(messages, tools, options).unwrap_or(error)),
+            // Most templates want the arguments of calls as objects, others as text.
+            Err(error) => match self.render_with_text_arguments(messages, tools, options) {
+                Some(rendered) => Ok(rendered),
+                None => Err(self.blame_arguments(messages, tools, options).unwrap_or(error)),
+            },
             rendered => rendered,
         }?;
         match messages.last().filter(|_| options.end == PromptEnd::LastMessageText) {
             Some(last) => end_after(rendered, &self.tokens.protect(&last.content)),
             None => Ok(rendered),
         }
+    }
+
+    /// Renders the arguments of calls as text. `None` if there are none, or if that fails, too.
+    fn render_with_text_arguments(
+        &self,
+        messages: &[Message],
+        tools: &[Tool],
+        options: &PromptOptions,
+    ) -> Option<String> {
+        let mut messages = messages.to_vec();
+        let calls = messages.iter_mut().flat_map(|message| &mut message.tool_calls);
+        let quoted = calls.map(|call| call.arguments = serde_json::Value::from(call.arguments.as_str()).to_string());
+        if quoted.count() == 0 {
+            return None;
+        }
+        self.render(&messages, tools, options, false).ok()
     }
 
     /// The error for arguments of a call that are no object, if the template fails because of them: many templates iterate

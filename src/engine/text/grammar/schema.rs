@@ -111,6 +111,7 @@ pub(super) fn prepare(schema: &Value, strict: bool, multiples: &mut Multiples) -
     }
     references::expand_references(&mut schema);
     dates::expand_formats(&mut schema);
+    multiples::tighten_bounds(&mut schema);
     closed_objects::close_objects(&mut schema);
     control_characters::remove_from_classes(&mut schema);
     references::write_for_compiler(&mut schema);

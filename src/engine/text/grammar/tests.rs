@@ -229,6 +229,26 @@ fn accepts(schema: serde_json::Value, texts: &[&str]) -> (Vec<String>, Vec<bool>
 }
 
 #[test]
+fn bounds_between_multiples_are_those_of_the_next_multiples() {
+    for (schema, right, wrong) in [
+        (json!({ "multipleOf": 0.1, "minimum": 0.15, "maximum": 0.25 }), vec!["0.2"], vec!["0.1", "0.3"]),
+        (json!({ "multipleOf": 0.1, "minimum": 0.25, "maximum": 0.45 }), vec!["0.3", "0.4"], vec!["0.2", "0.5"]),
+        (json!({ "multipleOf": 0.1, "minimum": -0.25, "maximum": -0.15 }), vec!["-0.2"], vec!["-0.1", "0.2"]),
+        (json!({ "multipleOf": 0.01, "minimum": 19.99, "maximum": 19.995 }), vec!["19.99"], vec!["19.98", "20"]),
+        (json!({ "multipleOf": 0.01, "minimum": 0.29, "maximum": 0.29 }), vec!["0.29"], vec!["0.28"]),
+        (json!({ "multipleOf": 0.5, "exclusiveMinimum": 1, "exclusiveMaximum": 2 }), vec!["1.5"], vec!["1", "2"]),
+        (json!({ "multipleOf": 5, "minimum": 11, "exclusiveMaximum": 25 }), vec!["15", "20"], vec!["10", "25"]),
+        (json!({ "multipleOf": 3, "minimum": -4 }), vec!["-3", "0", "9"], vec!["-6", "1"]),
+    ] {
+        let mut number = json!({ "type": "number" });
+        number.as_object_mut().unwrap().extend(schema.as_object().unwrap().clone());
+        let texts: Vec<&str> = right.iter().chain(&wrong).copied().collect();
+        let expected: Vec<bool> = right.iter().map(|_| true).chain(wrong.iter().map(|_| false)).collect();
+        assert_eq!(accepts(number, &texts), (vec![], expected), "{schema}");
+    }
+}
+
+#[test]
 fn what_does_not_compile_is_left_open_and_the_rest_enforced() {
     let property = |schema| json!({ "type": "object", "properties": { "a": schema, "b": { "type": "integer" } }, "required": ["a", "b"] });
     let cases = [

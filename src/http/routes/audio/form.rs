@@ -37,7 +37,7 @@ fn kind(field: &str) -> FieldKind {
 #[derive(Deserialize, utoipa::ToSchema)]
 #[expect(dead_code, reason = "describes the form in /openapi.json; it is read part by part")]
 pub struct TranscriptionForm {
-    /// The audio: WAV, MP3, FLAC, OGG (Vorbis, Opus, FLAC), M4A or MP4 (AAC, ALAC), WebM or Matroska, AAC, AIFF or CAF. Its
+    /// The audio: WAV, MP3, FLAC, OGG (Vorbis, Opus, FLAC), M4A or MP4 (AAC, ALAC), WebM or Matroska, AAC, AIFF, AU or CAF. Its
     /// name does not matter.
     #[schema(value_type = String, format = Binary)]
     file: String,

@@ -1,15 +1,19 @@
-//! Limits `multipleOf`: the automaton has a state for every remainder, and the compiler does not limit them.
+//! Limits `multipleOf`: the automaton has a state for every remainder, and the compiler does not limit them. Bounds beside it
+//! become multiples, because the compiler finds no number between bounds that are none.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use super::merged_constraints::{self, Cost};
 use super::schema_error::{SchemaError, invalid, unenforceable, unenforceable_schema};
-use super::subschemas::child;
+use super::subschemas::{child, visit_schemas};
 
 /// Max remainders of all multiples in a request. A hundred thousand take a second and 50 MB.
 const MAX_REMAINDERS: u64 = 10_000;
 /// Decimal places that the compiler's arithmetic can represent.
 const MAX_DECIMAL_PLACES: u32 = 8;
+
+/// Decimal places of a bound beside a multiple; one with more is left as it is.
+const MAX_BOUND_PLACES: u32 = 15;
 
 /// The sum of remainders over the multiples checked so far.
 #[derive(Clone, Default)]
@@ -49,6 +53,44 @@ impl Multiples {
     }
 }
 
+/// Moves bounds inwards to the next multiple, wherever a schema has both. A single number becomes a constant.
+pub(super) fn tighten_bounds(schema: &mut Value) {
+    visit_schemas(schema, "", &mut |schema, _| {
+        if let Some(fields) = schema.as_object_mut() {
+            let _ = tighten(fields);
+        }
+    });
+}
+
+/// `None` if nothing changes.
+fn tighten(fields: &mut Map<String, Value>) -> Option<()> {
+    let multiple = Decimal::of(fields.get("multipleOf")?.as_f64()?).filter(|multiple| multiple.coefficient > 0)?;
+    let lower = multiple.bound(fields, ["minimum", "exclusiveMinimum"], true)?;
+    let upper = multiple.bound(fields, ["maximum", "exclusiveMaximum"], false)?;
+    match (lower, upper) {
+        (Some(lower), Some(upper)) if lower > upper => return None,
+        (Some(lower), Some(upper))
+            if lower == upper && !["const", "enum"].iter().any(|name| fields.contains_key(*name)) =>
+        {
+            ["multipleOf", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"]
+                .iter()
+                .for_each(|name| drop(fields.remove(*name)));
+            fields.insert("const".to_owned(), multiple.times(lower)?);
+            return Some(());
+        }
+        _ => (),
+    }
+    for (factor, inclusive, exclusive) in
+        [(lower, "minimum", "exclusiveMinimum"), (upper, "maximum", "exclusiveMaximum")]
+    {
+        if let Some(factor) = factor {
+            fields.insert(inclusive.to_owned(), multiple.times(factor)?);
+            fields.remove(exclusive);
+        }
+    }
+    Some(())
+}
+
 fn check_multiple(value: &Value, pointer: &str) -> Result<(), SchemaError> {
     match value.as_f64() {
         Some(number) if number > 0. && Decimal::of(number).is_some() => Ok(()),
@@ -76,6 +118,55 @@ impl Decimal {
             scaled *= 10.;
         }
         None
+    }
+
+    /// Reads a number by its shortest decimal digits.
+    fn written(number: f64) -> Option<Self> {
+        let text = number.to_string();
+        let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+        let places = u32::try_from(fraction.len()).ok().filter(|places| *places <= MAX_BOUND_PLACES)?;
+        Some(Self { coefficient: format!("{whole}{fraction}").parse().ok()?, places })
+    }
+
+    /// The first multiple within the bound that these two keywords set, as a factor; `is_lower`: whether it is a lower bound.
+    /// Inner `None` if there is no bound; `None` if a bound cannot be computed.
+    fn bound(&self, fields: &Map<String, Value>, names: [&str; 2], is_lower: bool) -> Option<Option<i64>> {
+        let [inclusive, exclusive] = names.map(|name| fields.get(name).filter(|value| !value.is_null()));
+        let inclusive =
+            inclusive.map(|value| self.factor(value, is_lower, false)).map_or(Some(None), |one| one.map(Some))?;
+        let exclusive =
+            exclusive.map(|value| self.factor(value, is_lower, true)).map_or(Some(None), |one| one.map(Some))?;
+        let factors = [inclusive, exclusive].into_iter().flatten();
+        Some(if is_lower { factors.max() } else { factors.min() })
+    }
+
+    /// The first multiple within one bound, as a factor.
+    fn factor(&self, bound: &Value, is_lower: bool, is_exclusive: bool) -> Option<i64> {
+        let number = bound.as_f64()?;
+        let size = Self::written(number.abs())?;
+        // Both numbers as integers of the same scale.
+        let places = size.places.max(self.places);
+        let scaled =
+            |decimal: &Self| i64::try_from(decimal.coefficient).ok()?.checked_mul(10_i64.pow(places - decimal.places));
+        let (multiple, size) = (scaled(self)?, scaled(&size)?);
+        let bound = if number < 0. { -size } else { size };
+        let (below, is_multiple) = (bound.div_euclid(multiple), bound.rem_euclid(multiple) == 0);
+        Some(match (is_lower, is_multiple, is_exclusive) {
+            (_, true, false) | (false, false, _) => below,
+            (true, true, true) | (true, false, _) => below + 1,
+            (false, true, true) => below - 1,
+        })
+    }
+
+    /// A multiple as the nearest number.
+    #[expect(clippy::cast_precision_loss, reason = "larger numbers are left as they are")]
+    fn times(&self, factor: i64) -> Option<Value> {
+        let scaled = i64::try_from(self.coefficient).ok()?.checked_mul(factor)?;
+        let scale = 10_i64.pow(self.places);
+        if scaled % scale == 0 {
+            return Some(Value::from(scaled / scale));
+        }
+        Number::from_f64(scaled as f64 / scale as f64).filter(|_| scaled.unsigned_abs() < 1 << 53).map(Value::Number)
     }
 }
 
