@@ -102,7 +102,7 @@ impl Models {
         Ok(if model.id == name { model } else { as_alias(name.to_owned(), model) })
     }
 
-    /// The number of choices that each device generates at once, of all models.
+    /// Max choices that each device generates at once, across all models.
     pub fn slots(&self) -> usize {
         self.engine.slots()
     }

@@ -131,7 +131,7 @@ impl Engine {
         self.owner.devices.get(index).ok_or_else(|| Refused::Invalid("the model's device does not exist".to_owned()))
     }
 
-    /// The number of choices that each device generates at once, of all models.
+    /// Max choices that each device generates at once, across all models.
     pub fn slots(&self) -> usize {
         self.owner.registry.max_running()
     }

@@ -145,8 +145,9 @@ impl FolderListing {
                 Err(_) => listing.ignore(path, "the file cannot be read"),
             }
         }
-        // Alone, such a file is shown as a damaged model.
-        if listing.files.iter().any(|path| is_weights(path) && !empty.contains(path)) {
+        let is_model = |path: &PathBuf| is_weights(path) && companion(path).is_none() && !empty.contains(path);
+        // Alone, or beside a vision projector, such a file is shown as a damaged model.
+        if listing.files.iter().any(is_model) {
             listing.files.retain(|path| !empty.contains(path));
             empty.into_iter().for_each(|path| listing.ignore(path, "the file is empty"));
         }

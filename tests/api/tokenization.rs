@@ -90,6 +90,13 @@ fn a_template_that_joins_arguments_of_calls_gets_them_as_text() {
     let messages = json!([{ "role": "user", "content": "a" }, { "role": "assistant", "tool_calls": [call] }]);
     let rendered = server.post("/openai/v1/apply-template", &json!({ "messages": messages })).ok();
     assert_eq!(rendered["prompt"], format!("<tool_call>f{arguments}"));
+    let strict = "{# tools #}{% for m in messages %}{% for c in m.tool_calls or [] %}\
+        {% if c.function.arguments is not string %}{{ raise_exception('no text') }}{% endif %}\
+        {{ '<tool_call>' ~ c.function.arguments }}{% endfor %}{% endfor %}";
+    let server = Server::start_with(&TinyModel { template: Some(strict), ..TinyModel::default() });
+    let tools = json!([{ "type": "function", "function": { "name": "f", "parameters": { "type": "object" } } }]);
+    let rendered = server.post("/openai/v1/apply-template", &json!({ "messages": messages, "tools": tools })).ok();
+    assert_eq!(rendered["prompt"], format!("<tool_call>{arguments}"));
 }
 
 #[test]

@@ -522,6 +522,8 @@ fn aiff_files_with_any_length_are_read_to_their_end() {
     assert_eq!(samples(&whole[..whole.len() - 1001]), expected()[..expected().len() - 501]);
     assert_eq!(samples(&[&whole[..], b"ID3\x03garbage"].concat()), expected(), "what follows is not read");
     assert_eq!(read(&whole).unwrap().0.container, "aiff");
+    let comment = [&b"ANNO\0\0\0\x04"[..], &[0x55; 4]].concat();
+    assert_eq!(read(&aiff(None, 16, 8, &comment)).unwrap_err(), AudioError::NoSamples, "an empty recording");
     assert!(refusal(&whole[..40]).contains("no 'SSND' chunk"), "{}", refusal(&whole[..40]));
 }
 
@@ -590,7 +592,7 @@ fn caf_files_that_break_off_or_have_more_are_read() {
     };
     let (big, little) = (big_endian(&tone()), bytes(&tone()));
     let length = 4 + big.len() as i64;
-    for declared in [length, -1, length * 2, i64::MAX] {
+    for declared in [length, -1, 0, 4, length * 2, i64::MAX] {
         assert_eq!(samples(&caf(b"lpcm", 0, 16, declared, &big)), expected(), "{declared}");
     }
     let whole = caf(b"lpcm", 2, 16, length, &little);

@@ -177,6 +177,9 @@ fn an_empty_file_alone_is_shown_as_a_damaged_model() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("failed.gguf"), "").unwrap();
     assert!(only(dir.path()).problem.is_some());
+    fs::write(dir.path().join("mmproj.gguf"), "GGUF").unwrap();
+    assert!(only(dir.path()).id == "failed", "beside a vision projector, too");
+    fs::remove_file(dir.path().join("mmproj.gguf")).unwrap();
     fs::write(dir.path().join("whole.gguf"), tiny_model::bytes(&TinyModel::default())).unwrap();
     assert_eq!((only(dir.path()).id.as_str(), only(dir.path()).problem), ("whole", None));
     assert_eq!(as_text(&ignored(dir.path())), [("failed.gguf", "the file is empty")]);

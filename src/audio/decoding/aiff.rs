@@ -53,8 +53,10 @@ impl Header {
                     let mut offset = [0; 4];
                     read_at(source, content, &mut offset)?;
                     let start = content + SOUND_HEAD + u64::from(u32::from_be_bytes(offset));
+                    let after = (content + chunk.length).next_multiple_of(2);
+                    let is_empty = chunk.length <= SOUND_HEAD && Chunk::fill(source, after, length, true)?;
                     let end = match chunk.length {
-                        0..=SOUND_HEAD | Chunk::UNKNOWN => length,
+                        0..=SOUND_HEAD | Chunk::UNKNOWN if !is_empty => length,
                         known => content + known,
                     };
                     found.samples = Some(start.min(length)..end.min(length));

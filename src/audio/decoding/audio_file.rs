@@ -64,7 +64,7 @@ impl<'a> AudioFile<'a> {
         let filled = read_at(&mut source, start, &mut head).map_err(unreadable)?;
         let mut source = SourceWindow::new(source, start, length);
         let container = container::identify(&head[..filled]);
-        // Of those that are read as WAV files.
+        // Those whose samples are read through a WAV header, which would be reported as WAV.
         let name = match container {
             Container::Aiff => Some("aiff"),
             Container::Au => Some("au"),

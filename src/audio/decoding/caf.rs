@@ -51,6 +51,8 @@ fn samples(source: &mut (impl Read + Seek), length: u64) -> io::Result<Option<(S
                 format = describe(&bytes[..filled]);
             }
             b"data" => {
+                // Without samples, it is a recording that was cut off.
+                let end = if end <= content + EDIT_COUNT { length } else { end };
                 return Ok(format.map(|format| (format, (content + EDIT_COUNT).min(length)..end.min(length))));
             }
             _ => {}
@@ -65,7 +67,7 @@ fn whole(rate: f64) -> u32 {
     rate.round() as u32
 }
 
-/// Reads the chunk `desc`. `None` if it is too short, or the codec another one.
+/// Reads the chunk `desc`. `None` if it is too short, or if symphonia reads the codec.
 fn describe(bytes: &[u8]) -> Option<SampleFormat> {
     let rate = f64::from_be_bytes(*bytes.first_chunk()?);
     let word = |index: usize| Some(u32::from_be_bytes(*bytes.get(4 * index..)?.first_chunk()?));

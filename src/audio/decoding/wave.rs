@@ -127,7 +127,7 @@ impl Chunk {
     }
 
     /// Whether chunks fill the file from here to its end.
-    fn fill(source: &mut (impl Read + Seek), mut at: u64, length: u64, is_big_endian: bool) -> io::Result<bool> {
+    pub fn fill(source: &mut (impl Read + Seek), mut at: u64, length: u64, is_big_endian: bool) -> io::Result<bool> {
         for _ in 0..MAX_CHUNKS {
             if at >= length {
                 return Ok(at <= length + 1);

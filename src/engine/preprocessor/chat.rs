@@ -139,16 +139,19 @@ impl ChatPreprocessor {
         tools: &[Tool],
         options: &PromptOptions,
     ) -> Result<String, PromptError> {
-        let rendered = match self.render(messages, tools, options, false) {
-            // Some templates reject system messages. Then merge the tool descriptions into another message.
-            Err(PromptError::Refused(_)) if !tools.is_empty() => self.render(messages, tools, options, true),
+        let mut rendered = self.render(messages, tools, options, false);
+        // Some templates reject system messages. Then merge the tool descriptions into another message.
+        if matches!(rendered, Err(PromptError::Refused(_))) && !tools.is_empty() {
+            rendered = self.render(messages, tools, options, true);
+        }
+        let rendered = match rendered {
             // Most templates want the arguments of calls as objects, others as text.
             Err(error) => match self.render_with_text_arguments(messages, tools, options) {
-                Some(rendered) => Ok(rendered),
-                None => Err(self.blame_arguments(messages, tools, options).unwrap_or(error)),
+                Some(rendered) => rendered,
+                None => return Err(self.blame_arguments(messages, tools, options).unwrap_or(error)),
             },
-            rendered => rendered,
-        }?;
+            Ok(rendered) => rendered,
+        };
         match messages.last().filter(|_| options.end == PromptEnd::LastMessageText) {
             Some(last) => end_after(rendered, &self.tokens.protect(&last.content)),
             None => Ok(rendered),

@@ -119,6 +119,7 @@ const FIELDS: &[ForeignField] = &[
     field("timings_per_token", &[False], "adds timings to each event"),
     field("return_progress", &[False], "reports the progress of the prompt"),
     field("response_fields", &[Empty], "selects fields of the response"),
+    field("include_reasoning", &[True], "leaves out the reasoning"),
     field("separate_reasoning", &[True], "leaves the reasoning in the text"),
     field("stream_reasoning", &[True], "sends the reasoning at its end"),
     field("reasoning_format", &[Text("auto"), Text("deepseek")], "leaves the reasoning in the text"),

@@ -170,8 +170,14 @@ async fn create_as_llama_cpp(caller: Caller, body: ApiJson<RerankRequest>, api: 
     rerank(&caller, body.0, &api).await
 }
 
+/// Whether a field changes nothing. The end of a text is truncated, which Text Embeddings Inference calls the right side.
+fn is_idle(name: &str, value: &Value) -> bool {
+    let is_right = || value.as_str().is_some_and(|side| side.eq_ignore_ascii_case("right"));
+    IGNORED.contains(&name) || (name == "truncation_direction" && is_right())
+}
+
 async fn rerank(caller: &Caller, request: RerankRequest, api: &Api) -> ApiResult {
-    let ignored = api.unknown_fields.left_out::<RerankRequest>(&request.rest, &IGNORED)?;
+    let ignored = api.unknown_fields.left_out_unless::<RerankRequest>(&request.rest, is_idle)?;
     // The envelope has no room for a list.
     let is_list = request.texts.is_some() && caller.mount == Mount::OpenAi;
     let (call, returned) = request.check()?;

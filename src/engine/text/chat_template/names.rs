@@ -68,7 +68,7 @@ struct Names<'a> {
     asked_for: HashSet<&'a str>,
     /// Macros, and variables that are set somewhere.
     assigned: HashSet<&'a str>,
-    /// Macros with parameters that a default of another one uses.
+    /// Macros, each with a parameter that the default of a parameter uses.
     dependent_defaults: BTreeSet<(&'a str, &'a str)>,
 }
 

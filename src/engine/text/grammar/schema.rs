@@ -301,6 +301,11 @@ impl Checker<'_> {
             "patternProperties" if value.as_object().is_some_and(|all| all.len() > MAX_NAME_PATTERNS) => {
                 unenforceable_schema(parent, format!("has more than {MAX_NAME_PATTERNS} patterns of property names"))
             }
+            "patternProperties" if has_unwritten_names(value, pointer) => {
+                let what =
+                    "has a pattern of property names with control characters, which this server does not generate";
+                unenforceable_schema(parent, what)
+            }
             "properties" | "patternProperties" | "$defs" | "definitions" => self.check_map(value, pointer, depth),
             "items" if value.is_array() => self.check_list(value, pointer, depth),
             "items" | "additionalItems" | "additionalProperties" => self.check(value, pointer, depth + 1),
@@ -402,6 +407,12 @@ fn check_enum(value: &Value, pointer: &str) -> Result<(), SchemaError> {
         Some(values) if !values.is_empty() => Ok(()),
         _ => invalid(pointer, "must be an array of at least one value"),
     }
+}
+
+/// Whether a name in `patternProperties` cannot be enforced because of control characters.
+fn has_unwritten_names(schemas: &Value, pointer: &str) -> bool {
+    let names = schemas.as_object().into_iter().flat_map(Map::keys);
+    names.into_iter().any(|name| control_characters::check_pattern(name, pointer).is_err())
 }
 
 /// Checks the values of a `const` or an `enum`.

@@ -238,6 +238,11 @@ fn bounds_between_multiples_are_those_of_the_next_multiples() {
         (json!({ "multipleOf": 0.01, "minimum": 0.29, "maximum": 0.29 }), vec!["0.29"], vec!["0.28"]),
         (json!({ "multipleOf": 0.5, "exclusiveMinimum": 1, "exclusiveMaximum": 2 }), vec!["1.5"], vec!["1", "2"]),
         (json!({ "multipleOf": 5, "minimum": 11, "exclusiveMaximum": 25 }), vec!["15", "20"], vec!["10", "25"]),
+        (
+            json!({ "type": ["number", "null"], "multipleOf": 10, "minimum": 5, "maximum": 15 }),
+            vec!["10", "null"],
+            vec!["5", "20"],
+        ),
         (json!({ "multipleOf": 3, "minimum": -4 }), vec!["-3", "0", "9"], vec!["-6", "1"]),
     ] {
         let mut number = json!({ "type": "number" });
@@ -334,6 +339,9 @@ fn control_characters_without_a_short_escape_are_left_open_and_no_class_has_more
         ("^[\\x00-\\x1f]$", vec!["\n", "\t"], vec!["\\", "\"", "a"]),
         ("^[^a]$", vec!["\"", "\\", "\n", "b"], vec!["a"]),
         ("^[\\s\\v]\\S$", vec![" a", "\n\""], vec!["a "]),
+        ("^[\\w\\s]+$", vec!["a b"], vec!["ä"]),
+        ("^[^\\w\"]$", vec!["ä", "-"], vec!["a", "\""]),
+        ("(?i)^a\\s+b$", vec!["A B"], vec!["ab"]),
         ("^.\\D\\W$", vec!["\"\"\"", "a\\\\"], vec!["\na-", "a1-"]),
     ] {
         let texts: Vec<String> = right.iter().chain(&wrong).map(|text| json!(text).to_string()).collect();
@@ -344,6 +352,8 @@ fn control_characters_without_a_short_escape_are_left_open_and_no_class_has_more
     }
     let names = json!({ "type": "object", "patternProperties": { "^[^\"]$": {} }, "additionalProperties": false });
     assert_eq!(accepts(names, &[r#"{"a":1}"#, r#"{"\"":1}"#]).1, [true, false]);
+    let names = json!({ "type": "object", "patternProperties": { "^a\\x01.*$": {} }, "additionalProperties": false });
+    assert!(!constant(names).is_empty());
 }
 
 /// The matcher of a schema after `text`.

@@ -27,7 +27,7 @@ pub struct GetProps {
 #[schema(as = LlamaCppProps)]
 pub struct PropsBody {
     default_generation_settings: GenerationSettings,
-    /// Choices that each device generates at once, of all models.
+    /// Max choices that each device generates at once, across all models.
     total_slots: usize,
     /// The model's name in requests.
     model_alias: String,

@@ -111,8 +111,9 @@ impl Part {
 
     /// The class without control characters, as a pattern. `None` if the compiler reads it as it is meant.
     fn rewritten(&self) -> Option<String> {
-        let is_wide = self.contains('"') && self.contains('\\');
-        if is_wide || !UNWRITTEN.iter().any(|(from, to)| self.contains(*from) || self.contains(*to)) {
+        // Only a class with all control characters, and so with the first, allows more than it says.
+        let is_meant = !self.contains('\0') || (self.contains('"') && self.contains('\\'));
+        if is_meant {
             return None;
         }
         let class = self.without_unwritten();
@@ -152,7 +153,8 @@ impl Visitor for Parts<'_> {
 
 /// The characters of a pattern that matches one.
 fn class(part: &str) -> Option<ClassUnicode> {
-    match regex_syntax::parse(part).ok()?.into_kind() {
+    // The compiler reads `\d` and `\w` as ASCII.
+    match regex_syntax::parse(&llguidance::regex_to_lark(part, "dw")).ok()?.into_kind() {
         HirKind::Class(Class::Unicode(class)) => Some(class),
         HirKind::Literal(literal) => {
             let character = std::str::from_utf8(&literal.0).ok()?.chars().next()?;

@@ -1,5 +1,5 @@
-//! Limits `multipleOf`: the automaton has a state for every remainder, and the compiler does not limit them. Bounds beside it
-//! become multiples, because the compiler finds no number between bounds that are none.
+//! Limits `multipleOf`: the automaton has a state for every remainder, and the compiler does not limit them. Bounds are moved
+//! inwards to the next multiple, because the compiler fails if a bound is not a multiple itself.
 
 use serde_json::{Map, Number, Value};
 
@@ -53,7 +53,8 @@ impl Multiples {
     }
 }
 
-/// Moves bounds inwards to the next multiple, wherever a schema has both. A single number becomes a constant.
+/// Moves bounds inwards to the next multiple, wherever a schema has both. If only one multiple is left, both bounds are that
+/// number.
 pub(super) fn tighten_bounds(schema: &mut Value) {
     visit_schemas(schema, "", &mut |schema, _| {
         if let Some(fields) = schema.as_object_mut() {
@@ -62,20 +63,20 @@ pub(super) fn tighten_bounds(schema: &mut Value) {
     });
 }
 
-/// `None` if nothing changes.
+/// `None` if it stops early because a number cannot be computed, or none is left.
 fn tighten(fields: &mut Map<String, Value>) -> Option<()> {
     let multiple = Decimal::of(fields.get("multipleOf")?.as_f64()?).filter(|multiple| multiple.coefficient > 0)?;
     let lower = multiple.bound(fields, ["minimum", "exclusiveMinimum"], true)?;
     let upper = multiple.bound(fields, ["maximum", "exclusiveMaximum"], false)?;
     match (lower, upper) {
         (Some(lower), Some(upper)) if lower > upper => return None,
-        (Some(lower), Some(upper))
-            if lower == upper && !["const", "enum"].iter().any(|name| fields.contains_key(*name)) =>
-        {
-            ["multipleOf", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"]
-                .iter()
-                .for_each(|name| drop(fields.remove(*name)));
-            fields.insert("const".to_owned(), multiple.times(lower)?);
+        (Some(lower), Some(upper)) if lower == upper => {
+            let only = multiple.times(lower)?;
+            for name in ["multipleOf", "exclusiveMinimum", "exclusiveMaximum"] {
+                fields.remove(name);
+            }
+            fields.insert("minimum".to_owned(), only.clone());
+            fields.insert("maximum".to_owned(), only);
             return Some(());
         }
         _ => (),
