@@ -256,14 +256,14 @@ fn unknown_paths_and_ids_are_answered_with_the_right_form() {
     );
     let nothing = json!({});
     check(vec![
-        (get("/models"), "There is nothing at '/models'. Did you mean '/v1/models'?"),
-        (get("/openai/models"), "There is nothing at '/openai/models'. Did you mean '/openai/v1/models'?"),
+        (get("/files"), "There is nothing at '/files'. Did you mean '/v1/files'?"),
+        (get("/openai/files"), "There is nothing at '/openai/files'. Did you mean '/openai/v1/files'?"),
         (
             post("/v1/chat/completion", &nothing),
             "There is nothing at '/v1/chat/completion'. Did you mean '/v1/chat/completions'?",
         ),
         (post("/chat", &nothing), "There is nothing at '/chat'. Did you mean '/v1/chat/completions'?"),
-        (post("/responses", &nothing), "There is nothing at '/responses'. Did you mean '/v1/responses'?"),
+        (post("/batches", &nothing), "There is nothing at '/batches'. Did you mean '/v1/batches'?"),
         (
             post("/v1/threads", &nothing),
             "The Assistants API is not served by this server. Use conversations ('/v1/conversations').",
