@@ -47,6 +47,11 @@ pub enum AudioError {
 }
 
 impl AudioError {
+    /// The error for a file that cannot be read.
+    pub fn unreadable(error: std::io::Error) -> Self {
+        Self::Unreadable { reason: error.to_string() }
+    }
+
     /// Whether the cause is this machine and not the file.
     pub fn is_internal(&self) -> bool {
         matches!(self, Self::NotStarted { .. } | Self::Unreadable { .. })

@@ -1,8 +1,12 @@
 //! A text of a request, given as text or as token IDs.
 
+use serde::Deserialize;
+
 use crate::error::{Error, Result};
 
 /// A text.
+#[derive(Deserialize)]
+#[serde(untagged)]
 pub enum TextInput {
     Text(String),
     /// Token IDs of the model.

@@ -135,21 +135,18 @@ impl FolderListing {
                     listing.ignore(path, "hidden file");
                 }
                 Ok(metadata) if metadata.is_dir() => listing.folders.push(path),
-                Ok(metadata) if metadata.is_file() => {
-                    if metadata.len() == 0 && is_weights(&path) {
-                        empty.push(path.clone());
-                    }
-                    listing.files.push(path);
-                }
+                Ok(metadata) if metadata.is_file() && metadata.len() == 0 && is_weights(&path) => empty.push(path),
+                Ok(metadata) if metadata.is_file() => listing.files.push(path),
                 Ok(_) => listing.ignore(path, "not a regular file"),
                 Err(_) => listing.ignore(path, "the file cannot be read"),
             }
         }
-        let is_model = |path: &PathBuf| is_weights(path) && companion(path).is_none() && !empty.contains(path);
-        // Alone, or beside a vision projector, such a file is shown as a damaged model.
-        if listing.files.iter().any(is_model) {
-            listing.files.retain(|path| !empty.contains(path));
+        if listing.files.iter().any(|path| is_weights(path) && companion(path).is_none()) {
             empty.into_iter().for_each(|path| listing.ignore(path, "the file is empty"));
+        } else {
+            // Alone, or beside a vision projector, such a file is shown as a damaged model.
+            listing.files.append(&mut empty);
+            listing.files.sort();
         }
         listing
     }

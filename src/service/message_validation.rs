@@ -40,10 +40,9 @@ pub fn check(field: &str, message: &Value, unknown: UnknownFields) -> Result<()>
     }
     let role = role(field, message)?;
     tool_calls(field, message, role)?;
-    for name in ["name", "reasoning_content", "reasoning"] {
+    for name in ["name", "reasoning_content", "reasoning", "refusal"] {
         optional_text(field, message, name)?;
     }
-    optional_text(field, message, "refusal")?;
     tool_call_id(field, message, role)?;
     match message.get("content") {
         None | Some(Value::Null) if role == "assistant" => Ok(()),
@@ -145,10 +144,9 @@ fn tool_call_id(field: &str, message: &Map<String, Value>, role: &str) -> Result
 }
 
 /// Returns whether the field has a string.
-fn optional_text(field: &str, message: &Map<String, Value>, name: &str) -> Result<bool> {
+fn optional_text(field: &str, message: &Map<String, Value>, name: &str) -> Result<()> {
     match message.get(name) {
-        None | Some(Value::Null) => Ok(false),
-        Some(Value::String(_)) => Ok(true),
+        None | Some(Value::Null | Value::String(_)) => Ok(()),
         Some(_) => invalid_field(&format!("{field}.{name}"), "must be a string"),
     }
 }

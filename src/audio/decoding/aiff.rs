@@ -19,8 +19,7 @@ const COMMON: usize = 18;
 
 /// Reads the header of an AIFF file, and returns a plain WAV file with the same samples.
 pub fn open<S: Read + Seek>(mut source: S, length: u64) -> Result<SourceWindow<S>, AudioError> {
-    let header = Header::read(&mut source, length);
-    let header = header.map_err(|error| AudioError::Unreadable { reason: error.to_string() })?;
+    let header = Header::read(&mut source, length).map_err(AudioError::unreadable)?;
     let invalid =
         |reason: &str| AudioError::InvalidHeader { container: CONTAINER.to_owned(), reason: reason.to_owned() };
     let common = header.common.ok_or_else(|| invalid("it has no complete 'COMM' chunk"))?;

@@ -14,8 +14,7 @@ const UNKNOWN: u32 = u32::MAX;
 /// Reads the header of an AU file, and returns a plain WAV file with the same samples.
 pub fn open<S: Read + Seek>(mut source: S, length: u64) -> Result<SourceWindow<S>, AudioError> {
     let mut head = [0; HEAD];
-    let filled = read_at(&mut source, 0, &mut head);
-    if filled.map_err(|error| AudioError::Unreadable { reason: error.to_string() })? < HEAD {
+    if read_at(&mut source, 0, &mut head).map_err(AudioError::unreadable)? < HEAD {
         let reason = "it ends within its header".to_owned();
         return Err(AudioError::InvalidHeader { container: CONTAINER.to_owned(), reason });
     }

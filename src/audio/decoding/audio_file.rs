@@ -55,14 +55,15 @@ pub enum Next {
 impl<'a> AudioFile<'a> {
     /// Reads the head of a file and selects a track: the default one, or the first that can be decoded.
     pub fn open<S: MediaSource + Clone + 'a>(mut source: S) -> Result<Self, AudioError> {
-        let length = source.seek(SeekFrom::End(0)).map_err(unreadable)?;
+        let length = source.seek(SeekFrom::End(0)).map_err(AudioError::unreadable)?;
         if length == 0 {
             return Err(AudioError::EmptyFile);
         }
-        let start = tags::skip_leading(&mut source, length).map_err(unreadable)?;
+        let start = tags::skip_leading(&mut source, length).map_err(AudioError::unreadable)?;
         let mut head = vec![0; container::HEAD];
-        let filled = read_at(&mut source, start, &mut head).map_err(unreadable)?;
+        let filled = read_at(&mut source, start, &mut head).map_err(AudioError::unreadable)?;
         let mut source = SourceWindow::new(source, start, length);
+        let length = source.length();
         let container = container::identify(&head[..filled]);
         // Those whose samples are read through a WAV header, which would be reported as WAV.
         let name = match container {
@@ -75,10 +76,10 @@ impl<'a> AudioFile<'a> {
             Container::Unreadable(container) => {
                 return Err(AudioError::UnsupportedContainer { container: container.into_owned() });
             }
-            Container::Wave => (open_wave(source)?, None),
-            Container::Aiff => (find_format(aiff::open(source, length - start)?)?, None),
-            Container::Au => (find_format(au::open(source, length - start)?)?, None),
-            Container::Caf => match caf::open(source.clone(), length - start)? {
+            Container::Wave => (open_wave(source, length)?, None),
+            Container::Aiff => (find_format(aiff::open(source, length)?)?, None),
+            Container::Au => (find_format(au::open(source, length)?)?, None),
+            Container::Caf => match caf::open(source.clone(), length)? {
                 Some(plain) => (find_format(plain)?, None),
                 None => (find_format(source)?, None),
             },
@@ -88,8 +89,8 @@ impl<'a> AudioFile<'a> {
                 (reader, None)
             }
             Container::Readable => {
-                let movie = Movie::read(&mut source).map_err(unreadable)?;
-                source.seek(SeekFrom::Start(0)).map_err(unreadable)?;
+                let movie = Movie::read(&mut source).map_err(AudioError::unreadable)?;
+                source.seek(SeekFrom::Start(0)).map_err(AudioError::unreadable)?;
                 (find_format(source)?, movie)
             }
             Container::Frames => (open_frames(source)?, None),
@@ -128,14 +129,10 @@ impl<'a> AudioFile<'a> {
     }
 }
 
-fn unreadable(error: std::io::Error) -> AudioError {
-    AudioError::Unreadable { reason: error.to_string() }
-}
-
 fn open_wave<'a, S: MediaSource + Clone + 'a>(
     source: SourceWindow<S>,
+    length: u64,
 ) -> Result<Box<dyn FormatReader + 'a>, AudioError> {
-    let length = source.length();
     match wave::open(source, length)? {
         WaveContent::Samples(plain) => find_format(plain),
         WaveContent::Frames(frames) => open_frames(frames),
@@ -147,7 +144,7 @@ fn open_frames<'a, S: MediaSource + Clone + 'a>(
     mut source: SourceWindow<S>,
 ) -> Result<Box<dyn FormatReader + 'a>, AudioError> {
     let length = source.length();
-    let end = tags::skip_trailing(&mut source, 0, length).map_err(unreadable)?;
+    let end = tags::skip_trailing(&mut source, 0, length).map_err(AudioError::unreadable)?;
     let mut source = source.part(0, end);
     let frames = frame_stream::find(&mut source, end)?;
     let mut probe = Probe::default();

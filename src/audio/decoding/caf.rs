@@ -25,8 +25,7 @@ const IS_LITTLE_ENDIAN: u32 = 2;
 /// Reads the header of a CAF file, and returns a plain WAV file with the same samples. `None` if it has another codec, or no
 /// complete header.
 pub fn open<S: Read + Seek>(mut source: S, length: u64) -> Result<Option<SourceWindow<S>>, AudioError> {
-    let found = samples(&mut source, length);
-    match found.map_err(|error| AudioError::Unreadable { reason: error.to_string() })? {
+    match samples(&mut source, length).map_err(AudioError::unreadable)? {
         Some((format, samples)) => format.plain_file(source, &samples, CONTAINER).map(Some),
         None => Ok(None),
     }

@@ -24,14 +24,13 @@ const BLOCK: usize = 64 << 10;
 
 /// Finds the first and the end of the last frame of a stream of this length. Fails if it is none.
 pub fn find(source: &mut (impl Read + Seek), length: u64) -> Result<std::ops::Range<u64>, AudioError> {
-    let unreadable = |error: io::Error| AudioError::Unreadable { reason: error.to_string() };
     let mut blocks = Blocks { source, length, at: 0, block: Vec::new() };
-    let found = Frames::count(&mut blocks).map_err(unreadable)?;
+    let found = Frames::count(&mut blocks).map_err(AudioError::unreadable)?;
     if found.frames == 0 {
         return Err(AudioError::NotAudio);
     }
     // A decoder would stop at the end of the first of several files in a row.
-    let first = blocks.head(found.start).map_err(unreadable)?;
+    let first = blocks.head(found.start).map_err(AudioError::unreadable)?;
     let is_joined = declared_frames(first).is_some_and(|declared| declared + MAX_UNDECLARED < found.frames);
     let start = if is_joined { found.second } else { found.start };
     let is_foreign = found.foreign > MAX_FOREIGN && found.foreign > found.framed / 2;

@@ -28,8 +28,7 @@ pub enum WaveContent<S> {
 
 /// Reads the header of a WAV file.
 pub fn open<S: Read + Seek>(mut source: S, length: u64) -> Result<WaveContent<S>, AudioError> {
-    let unreadable = |error: io::Error| AudioError::Unreadable { reason: error.to_string() };
-    let header = Header::read(&mut source, length).map_err(unreadable)?;
+    let header = Header::read(&mut source, length).map_err(AudioError::unreadable)?;
     let invalid = |reason: &str| AudioError::InvalidHeader { container: "WAV".to_owned(), reason: reason.to_owned() };
     let format = header.format.ok_or_else(|| invalid("it has no complete format chunk before its samples"))?;
     let samples = header.samples.ok_or_else(|| invalid("it has no 'data' chunk"))?;

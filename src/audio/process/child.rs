@@ -33,12 +33,11 @@ pub fn run(pass: Pass, max_seconds: u32) -> io::Result<()> {
 }
 
 fn process(pass: Pass, file: File, max_seconds: u32, output: &mut File) -> Result<Message, AudioError> {
-    let unreadable = |error: io::Error| AudioError::Unreadable { reason: error.to_string() };
-    let source = PositionedFile::new(file).map_err(unreadable)?;
+    let source = PositionedFile::new(file).map_err(AudioError::unreadable)?;
     match pass {
         Pass::Measure => decoding::measure(source, max_seconds).map(Message::Info),
         Pass::Decode => {
-            let mut sink = |samples: &[f32]| protocol::write_samples(output, samples).map_err(unreadable);
+            let mut sink = |samples: &[f32]| protocol::write_samples(output, samples).map_err(AudioError::unreadable);
             decoding::decode(source, max_seconds, &mut sink).map(|_| Message::End)
         }
     }

@@ -9,15 +9,7 @@ use crate::error::{Error, Result};
 #[serde(untagged, expecting = "must be a string, an array of strings, or token ids")]
 pub enum TextInputs {
     Text(String),
-    Many(Vec<ListedInput>),
-    Tokens(Vec<u32>),
-}
-
-/// An entry of a list.
-#[derive(Deserialize)]
-#[serde(untagged)]
-pub enum ListedInput {
-    Text(String),
+    Many(Vec<TextInput>),
     Tokens(Vec<u32>),
 }
 
@@ -33,20 +25,16 @@ impl TextInputs {
     pub fn has_tokens(&self) -> bool {
         match self {
             Self::Text(_) => false,
-            Self::Many(inputs) => inputs.iter().any(|input| matches!(input, ListedInput::Tokens(_))),
+            Self::Many(inputs) => inputs.iter().any(|input| matches!(input, TextInput::Tokens(_))),
             Self::Tokens(_) => true,
         }
     }
 
     /// The texts, and whether there is one instead of a list.
     pub fn into_list(self) -> (Vec<TextInput>, bool) {
-        let listed = |input| match input {
-            ListedInput::Text(text) => TextInput::Text(text),
-            ListedInput::Tokens(tokens) => TextInput::Tokens(tokens),
-        };
         match self {
             Self::Text(text) => (vec![TextInput::Text(text)], true),
-            Self::Many(inputs) => (inputs.into_iter().map(listed).collect(), false),
+            Self::Many(inputs) => (inputs, false),
             Self::Tokens(tokens) => (vec![TextInput::Tokens(tokens)], true),
         }
     }

@@ -112,12 +112,10 @@ impl<'a> Names<'a> {
 
     /// `rest`: what follows the opening parenthesis.
     fn add_macro(&mut self, name: &'a str, rest: &'a [Token<'a>]) {
-        let (mut parameters, mut depth, mut begins) = (HashSet::new(), 1_usize, true);
-        for (at, token) in rest.iter().enumerate() {
+        let (mut parameters, mut begins) = (HashSet::new(), true);
+        for (at, token, depth) in until_closed(rest) {
             let before = at.checked_sub(1).and_then(|at| rest.get(at));
             match token {
-                Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => depth += 1,
-                Token::ParenClose | Token::BracketClose | Token::BraceClose => depth -= 1,
                 Token::Ident(parameter) if begins => {
                     parameters.insert(*parameter);
                 }
@@ -129,9 +127,6 @@ impl<'a> Names<'a> {
                     self.dependent_defaults.insert((name, used));
                 }
                 _ => (),
-            }
-            if depth == 0 {
-                return;
             }
             begins = depth == 1 && matches!(token, Token::Comma);
         }
@@ -149,19 +144,27 @@ impl<'a> Names<'a> {
             _ => (),
         }
         let [Token::ParenOpen, arguments @ ..] = rest else { return };
-        let mut depth = 1_usize;
-        for (at, token) in arguments.iter().enumerate() {
-            match token {
-                Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => depth += 1,
-                Token::ParenClose | Token::BracketClose | Token::BraceClose => depth -= 1,
-                Token::Ident(option) if depth == 1 && matches!(arguments.get(at + 1), Some(Token::Assign)) => {
-                    self.options.insert((filter, option));
-                }
-                _ => (),
-            }
-            if depth == 0 {
-                return;
+        for (at, token, depth) in until_closed(arguments) {
+            if let Token::Ident(option) = token
+                && depth == 1
+                && matches!(arguments.get(at + 1), Some(Token::Assign))
+            {
+                self.options.insert((filter, option));
             }
         }
     }
+}
+
+/// The tokens up to the closing parenthesis, each with its index and the number of brackets that are open after it. `rest`: what
+/// follows the opening parenthesis.
+fn until_closed<'a>(rest: &'a [Token<'a>]) -> impl Iterator<Item = (usize, &'a Token<'a>, usize)> {
+    let mut depth = 1_usize;
+    rest.iter().enumerate().map_while(move |(at, token)| {
+        match token {
+            Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => depth += 1,
+            Token::ParenClose | Token::BracketClose | Token::BraceClose => depth -= 1,
+            _ => (),
+        }
+        (depth > 0).then_some((at, token, depth))
+    })
 }

@@ -89,7 +89,7 @@ fn without_control_characters(pattern: &str) -> String {
     rewritten
 }
 
-/// A literal or a class.
+/// A control character, or a class.
 struct Part(ClassUnicode);
 
 impl Part {
@@ -121,7 +121,7 @@ impl Part {
     }
 }
 
-/// The literals and classes of a pattern, in its order. Empty if it is no regular expression of the compiler's kind.
+/// The control characters and classes of a pattern, in its order. Empty if it is no regular expression of the compiler's kind.
 fn parts(pattern: &str) -> Vec<(Span, Part)> {
     let Ok(parsed) = ast::parse::Parser::new().parse(pattern) else { return Vec::new() };
     ast::visit(&parsed, Parts { pattern, found: Vec::new() }).unwrap_or_default()
@@ -141,12 +141,16 @@ impl Visitor for Parts<'_> {
     }
 
     fn visit_pre(&mut self, ast: &Ast) -> Result<(), Self::Err> {
-        let is_part =
-            matches!(ast, Ast::Literal(_) | Ast::ClassUnicode(_) | Ast::ClassPerl(_) | Ast::ClassBracketed(_));
         let span = *ast.span();
-        if is_part && let Some(class) = self.pattern.get(span.start.offset..span.end.offset).and_then(class) {
-            self.found.push((span, Part(class)));
-        }
+        let found = match ast {
+            Ast::Literal(literal) => is_unwritten(literal.c).then(|| only(literal.c)),
+            Ast::ClassUnicode(_) | Ast::ClassBracketed(_) => {
+                self.pattern.get(span.start.offset..span.end.offset).and_then(class)
+            }
+            // The classes `\d`, `\w` and `\s` have other characters, and their complements also the quotation mark.
+            _ => None,
+        };
+        self.found.extend(found.map(|class| (span, Part(class))));
         Ok(())
     }
 }
@@ -158,8 +162,12 @@ fn class(part: &str) -> Option<ClassUnicode> {
         HirKind::Class(Class::Unicode(class)) => Some(class),
         HirKind::Literal(literal) => {
             let character = std::str::from_utf8(&literal.0).ok()?.chars().next()?;
-            Some(ClassUnicode::new([ClassUnicodeRange::new(character, character)]))
+            Some(only(character))
         }
         _ => None,
     }
+}
+
+fn only(character: char) -> ClassUnicode {
+    ClassUnicode::new([ClassUnicodeRange::new(character, character)])
 }

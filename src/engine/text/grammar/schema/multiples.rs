@@ -132,13 +132,14 @@ impl Decimal {
     /// The first multiple within the bound that these two keywords set, as a factor; `is_lower`: whether it is a lower bound.
     /// Inner `None` if there is no bound; `None` if a bound cannot be computed.
     fn bound(&self, fields: &Map<String, Value>, names: [&str; 2], is_lower: bool) -> Option<Option<i64>> {
-        let [inclusive, exclusive] = names.map(|name| fields.get(name).filter(|value| !value.is_null()));
-        let inclusive =
-            inclusive.map(|value| self.factor(value, is_lower, false)).map_or(Some(None), |one| one.map(Some))?;
-        let exclusive =
-            exclusive.map(|value| self.factor(value, is_lower, true)).map_or(Some(None), |one| one.map(Some))?;
-        let factors = [inclusive, exclusive].into_iter().flatten();
-        Some(if is_lower { factors.max() } else { factors.min() })
+        let factor = |(name, is_exclusive): (&str, bool)| {
+            let bound = fields.get(name).filter(|value| !value.is_null())?;
+            Some(self.factor(bound, is_lower, is_exclusive))
+        };
+        let [inclusive, exclusive] = names;
+        let factors = [(inclusive, false), (exclusive, true)].into_iter().filter_map(factor);
+        let factors: Vec<i64> = factors.collect::<Option<_>>()?;
+        Some(if is_lower { factors.into_iter().max() } else { factors.into_iter().min() })
     }
 
     /// The first multiple within one bound, as a factor.
