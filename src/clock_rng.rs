@@ -126,11 +126,10 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// A clock that stands still, for tests.
-#[cfg(test)]
+/// A clock that stands still and random bytes that are all zero, for tests.
+#[derive(Clone, Copy, Debug)]
 pub struct StoppedClock;
 
-#[cfg(test)]
 impl ClockRng for StoppedClock {
     fn now(&self) -> Timestamp {
         Timestamp::ORIGIN

@@ -10,7 +10,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::display::format_bytes;
-use crate::error::{Code, Error, Result};
 
 /// The default reserve is this share of the disk, within these bounds.
 const DEFAULT_PERCENT: u64 = 2;
@@ -71,6 +70,16 @@ impl DiskLevel {
     }
 }
 
+/// Data is refused to keep the reserve free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "The disk of the server is nearly full: {} are free, and {} of them are kept back so that all projects can go on. \
+     Delete content that is not needed and try again; the operator can free space.",
+    format_bytes(.0.space.free),
+    format_bytes(.0.min_free)
+)]
+pub struct DiskFull(pub DiskStatus);
+
 /// The reserve of the disk with a folder.
 #[derive(Clone, Debug)]
 pub struct DiskReserve {
@@ -110,9 +119,11 @@ impl DiskReserve {
         Ok(DiskStatus { space, min_free: self.min_free.unwrap_or(share) })
     }
 
-    /// Fails with `insufficient_storage` if `bytes` more of that class do not leave the reserve free. If the file system does
-    /// not report its space, a full disk is detected later.
-    pub fn require(&self, class: DataClass, bytes: u64) -> Result<()> {
+    /// If the file system does not report its space, a full disk is detected later.
+    ///
+    /// # Errors
+    /// If `bytes` more of that class do not leave the reserve free.
+    pub fn require(&self, class: DataClass, bytes: u64) -> Result<(), DiskFull> {
         self.status().map_or(Ok(()), |status| status.require(class, bytes))
     }
 }
@@ -133,22 +144,16 @@ impl DiskStatus {
     }
 
     /// As [`DiskReserve::require`].
-    pub fn require(&self, class: DataClass, bytes: u64) -> Result<()> {
+    pub fn require(&self, class: DataClass, bytes: u64) -> Result<(), DiskFull> {
         if class == DataClass::Essential || self.kept_from(class) == 0 || bytes <= self.room(class) {
             return Ok(());
         }
-        let text = format!(
-            "The disk of the server is nearly full: {} are free, and {} of them are kept back so that all projects can go on. \
-             Delete content that is not needed and try again; the operator can free space.",
-            format_bytes(self.space.free),
-            format_bytes(self.min_free)
-        );
-        Err(Error::new(Code::InsufficientStorage, text))
+        Err(DiskFull(*self))
     }
 
     /// As [`Self::require`], for data that takes `reusable` bytes of a file which are on the disk already. Readers may keep
     /// them for a while, so half of what the class leaves free stays free in any case.
-    pub fn require_reusing(&self, class: DataClass, bytes: u64, reusable: u64) -> Result<()> {
+    pub fn require_reusing(&self, class: DataClass, bytes: u64, reusable: u64) -> Result<(), DiskFull> {
         let is_safe = self.space.free >= self.kept_from(class) / 2;
         match is_safe && bytes <= self.room(class).saturating_add(reusable) {
             true => Ok(()),
@@ -169,7 +174,6 @@ impl DiskStatus {
 #[cfg(test)]
 mod tests {
     use super::{DataClass, DiskLevel, DiskReserve, DiskSpace, DiskStatus};
-    use crate::error::Code;
 
     fn status(free: u64, min_free: u64) -> DiskStatus {
         DiskStatus { space: DiskSpace { free, total: 1000 }, min_free }
@@ -177,11 +181,11 @@ mod tests {
 
     #[test]
     fn content_is_refused_by_its_class_and_essential_records_never() {
-        let refused = |free, class| status(free, 100).require(class, 20).map_err(|error| error.code()).err();
+        let is_refused = |free, class| status(free, 100).require(class, 20).is_err();
         for free in [0, 10, 69, 70, 119, 120, 1000] {
-            assert_eq!(refused(free, DataClass::Essential), None);
-            assert_eq!(refused(free, DataClass::Content), (free < 70).then_some(Code::InsufficientStorage), "{free}");
-            assert_eq!(refused(free, DataClass::Bulk), (free < 120).then_some(Code::InsufficientStorage), "{free}");
+            assert!(!is_refused(free, DataClass::Essential));
+            assert_eq!(is_refused(free, DataClass::Content), free < 70, "{free}");
+            assert_eq!(is_refused(free, DataClass::Bulk), free < 120, "{free}");
         }
     }
 

@@ -7,6 +7,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::disk_space::DiskFull;
+
 /// `Result` with the client-visible [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -166,6 +168,12 @@ impl Error {
     /// The cause to log.
     pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
         self.cause.as_deref()
+    }
+}
+
+impl From<DiskFull> for Error {
+    fn from(full: DiskFull) -> Self {
+        Self::new(Code::InsufficientStorage, full.to_string())
     }
 }
 

@@ -89,6 +89,7 @@ pub(super) fn default_limit(model: &UpstreamModel, default: Option<u32>, prompt_
 mod tests {
     use std::sync::Arc;
 
+    use super::super::upstream::test_model;
     use super::*;
     use crate::engine::PromptOptions;
 
@@ -106,26 +107,25 @@ mod tests {
             let prompt = UpstreamPromptMessages::new(model, &parts(10), may_drop, 0, Some(40));
             (prompt.messages.len(), prompt.truncated)
         };
-        assert_eq!(fitted(&UpstreamModel::for_tests(""), true), (22, Some(0)));
-        assert_eq!(fitted(&UpstreamModel::for_tests("context = 1000"), true), (22, Some(0)));
-        assert_eq!(fitted(&UpstreamModel::for_tests("context = 100"), false), (22, None));
+        assert_eq!(fitted(&test_model(""), true), (22, Some(0)));
+        assert_eq!(fitted(&test_model("context = 1000"), true), (22, Some(0)));
+        assert_eq!(fitted(&test_model("context = 100"), false), (22, None));
         // 60 tokens are left: 5 for the system message, 8 for the question, and 28 for each turn.
-        assert_eq!(fitted(&UpstreamModel::for_tests("context = 100"), true), (4, Some(18)));
-        assert_eq!(fitted(&UpstreamModel::for_tests("context = 41"), true), (2, Some(20)));
+        assert_eq!(fitted(&test_model("context = 100"), true), (4, Some(18)));
+        assert_eq!(fitted(&test_model("context = 41"), true), (2, Some(20)));
     }
 
     #[test]
     fn completions_end_where_the_context_does_in_apis_that_say_so() {
         let limit = |dialect, count, more: &str| {
-            completion_limit(&UpstreamModel::for_tests(more), Some((count, "max_tokens")), 40, dialect)
-                .map_err(|error| error.code())
+            completion_limit(&test_model(more), Some((count, "max_tokens")), 40, dialect).map_err(|error| error.code())
         };
         assert_eq!(limit(Dialect::Messages, 500, "context = 100"), Ok(Some(60)));
         assert_eq!(limit(Dialect::Messages, 500, ""), Ok(Some(500)));
         assert_eq!(limit(Dialect::Chat, 90, "context = 100"), Ok(Some(90)));
         assert_eq!(limit(Dialect::Chat, 100, "context = 100"), Err(Code::ContextLengthExceeded));
-        assert_eq!(completion_limit(&UpstreamModel::for_tests(""), None, 40, Dialect::Chat).unwrap(), None);
-        let default = |count, more: &str| default_limit(&UpstreamModel::for_tests(more), count, 40);
+        assert_eq!(completion_limit(&test_model(""), None, 40, Dialect::Chat).unwrap(), None);
+        let default = |count, more: &str| default_limit(&test_model(more), count, 40);
         assert_eq!(default(Some(500), "context = 100"), Some(60), "a default is no reason for an error");
         assert_eq!((default(Some(50), "context = 100"), default(Some(500), "")), (Some(50), Some(500)));
         assert_eq!(default(None, "context = 100"), None);

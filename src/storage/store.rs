@@ -173,7 +173,7 @@ impl Store {
     ///
     /// For work that would be lost at its end; each write checks it anyway.
     pub fn require_space(&self, class: DataClass, bytes: u64) -> Result<()> {
-        self.reserve().map_or(Ok(()), |reserve| reserve.require(class, bytes))
+        Ok(self.reserve().map_or(Ok(()), |reserve| reserve.require(class, bytes))?)
     }
 
     /// Keeps space back for the time when the disk is full, unless that is done. Blocking.

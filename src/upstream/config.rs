@@ -76,15 +76,6 @@ impl UpstreamModel {
         Self::check(id, folder, file).map(Arc::new).map_err(|reason| format!("{}: {reason}", file_format::FILE))
     }
 
-    /// A chat model `m` with one target. `more`: further lines of its file.
-    #[cfg(test)]
-    pub fn for_tests(more: &str) -> Arc<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(file_format::FILE);
-        std::fs::write(&path, format!("kind = \"chat\"\n{more}\n[[target]]\nurl = \"http://a\"")).unwrap();
-        Self::read("m", &path).unwrap()
-    }
-
     fn check(id: &str, folder: &Path, file: UpstreamFile) -> Result<Self, String> {
         let UpstreamFile { kind, api, context, dimensions, target, timeouts } = file;
         if !(1..=MAX_TARGETS).contains(&target.len()) {

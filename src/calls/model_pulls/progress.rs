@@ -68,7 +68,7 @@ impl<'a> JobProgress<'a> {
     fn check_space(&mut self) {
         self.unchecked = 0;
         if let Err(error) = self.reserve.require(DataClass::Bulk, SPACE_CHECK_BYTES) {
-            self.refused = Some(error);
+            self.refused = Some(error.into());
         }
     }
 

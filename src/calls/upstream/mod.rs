@@ -21,3 +21,12 @@ pub mod text_stream;
 pub mod token_estimate;
 pub mod told_usage;
 pub mod transcription_request;
+
+/// A chat model `m` with one target. `more`: further lines of its file.
+#[cfg(test)]
+pub fn test_model(more: &str) -> std::sync::Arc<crate::upstream::UpstreamModel> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("upstream.toml");
+    std::fs::write(&path, format!("kind = \"chat\"\n{more}\n[[target]]\nurl = \"http://a\"")).unwrap();
+    crate::upstream::UpstreamModel::read("m", &path).unwrap()
+}

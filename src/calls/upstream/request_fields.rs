@@ -134,11 +134,12 @@ pub fn number(value: f32) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use super::super::test_model;
     use super::*;
 
     /// The fields for a server with this API, or the field that is refused.
     fn fields(api: &str, sampling: &SamplingRequest) -> Result<Value, String> {
-        let model = UpstreamModel::for_tests(&format!("api = \"{api}\""));
+        let model = test_model(&format!("api = \"{api}\""));
         let mut fields = Fields::new();
         let stop = ["x".to_owned()];
         let text = TextParameters { sampling, seed: Some(u64::MAX), stop: &stop, max_tokens: Some(5), choices: 2 };

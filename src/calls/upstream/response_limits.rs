@@ -138,20 +138,20 @@ fn whole_number(size: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::test_model;
     use super::*;
 
     #[test]
     fn texts_are_limited_by_the_request_then_by_the_context() {
         let limits = |more: &str, max_tokens, choices| {
-            let TextLimits { tokens, bytes } =
-                TextLimits::new(&UpstreamModel::for_tests(more), max_tokens, choices, None);
+            let TextLimits { tokens, bytes } = TextLimits::new(&test_model(more), max_tokens, choices, None);
             (tokens, bytes)
         };
         assert_eq!(limits("context = 1000", Some(5), 2), (42, FLOOR + 42 * 128));
         assert_eq!(limits("context = 1000", None, 1), (1016, FLOOR + 1016 * 128));
         assert_eq!(limits("", None, 1), (131_088, MAX_TEXT));
         assert_eq!(limits("", Some(u32::MAX), 16).1, MAX_TEXT);
-        let with_logprobs = |count| TextLimits::new(&UpstreamModel::for_tests(""), Some(4096), 1, count).bytes;
+        let with_logprobs = |count| TextLimits::new(&test_model(""), Some(4096), 1, count).bytes;
         assert!(with_logprobs(None) < 1 << 20 && (8 << 20..16 << 20).contains(&with_logprobs(Some(20))));
     }
 
@@ -164,8 +164,7 @@ mod tests {
 
     #[test]
     fn whole_responses_are_limited_by_what_was_sent() {
-        let of_vectors =
-            |more: &str, count, requested| vectors(&UpstreamModel::for_tests(more), count, requested) >> 10;
+        let of_vectors = |more: &str, count, requested| vectors(&test_model(more), count, requested) >> 10;
         assert_eq!(of_vectors("", 1, None), 576);
         assert_eq!(of_vectors("dimensions = 1024", 2, Some(256)), 64 + 2 * 32 + 1);
         assert_eq!(of_vectors("", 2048, None), MAX_WHOLE >> 10);

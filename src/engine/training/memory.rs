@@ -68,11 +68,13 @@ fn adapter_bytes(config: &DecoderConfig, rank: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::Memory;
-    use crate::models::decoder_config::DecoderConfig;
+    use crate::models::decoder_config::{DecoderConfig, DecoderSizes};
 
     #[test]
     fn kept_graphs_and_large_batches_are_preferred() {
-        let config = DecoderConfig::for_tests();
+        let sizes =
+            DecoderSizes { layers: 2, width: 64, inner: 128, heads: 4, kv_heads: 2, head_width: 16, vocabulary: 1_000 };
+        let config = DecoderConfig::dense(&sizes, 512);
         let memory = Memory { config: &config, adapter: 1000, largest: 100, longest: 100, batch: 400 };
         let expected = [400, 200, 100].map(|tokens| (tokens, true));
         let choices = memory.choices(None);

@@ -22,11 +22,9 @@ pub(super) struct Ended {
     pub tail: [u8; 6],
 }
 
-impl JobEventRecord {
-    /// An event without measurements.
-    pub(super) fn new(at: Timestamp, level: Level, message: String) -> Self {
-        Self { at, level: level as u8, message, metrics: None }
-    }
+/// An event without measurements.
+pub(super) fn plain_event(at: Timestamp, level: Level, message: String) -> JobEventRecord {
+    JobEventRecord { at, level: level as u8, message, metrics: None }
 }
 
 /// Ends a job: meters its tokens, whose number is returned, and gives up its saved state, whose content is returned.

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 pub use self::checkpoints::{Checkpoint, StoredAdapter, TUNED_PREFIX, TunedModel};
 pub use self::export::export_model;
 pub use self::job::{Job, JobError, JobEvent, JobPatch, JobState, Level, Progress};
-use self::job_records::{Ended, end};
+use self::job_records::{Ended, end, plain_event};
 pub use self::model_changes::{ModelObservation, ModelObserver};
 use self::spec::JobSpec;
 pub use self::spec::{Hyperparameters, Method, NewJob, RequestedHyperparameters, draw_seed, limits};
@@ -91,12 +91,7 @@ impl Jobs {
             }
             quotas::charge(tx, project, now, QuotaKind::Job, 1, 0)?;
             fine_tuning_jobs::insert(tx, id, &record)?;
-            append_event(
-                tx,
-                id,
-                event,
-                &JobEventRecord::new(now, Level::Info, format!("Created fine-tuning job: {id}")),
-            )?;
+            append_event(tx, id, event, &plain_event(now, Level::Info, format!("Created fine-tuning job: {id}")))?;
             entry.write(tx, project, id, &json!({ "model": record.model, "training_file": record.training_file }))?;
             Ok(Job::new(id, record.clone()))
         });
@@ -178,7 +173,7 @@ impl Jobs {
             }
             let ended = Ended { state: JobState::Cancelled, error: None, at: now, tail };
             metered.store(end(tx, id, record, ended)?.0, Ordering::Relaxed);
-            append_event(tx, id, event, &JobEventRecord::new(now, Level::Info, "The job was cancelled.".into()))?;
+            append_event(tx, id, event, &plain_event(now, Level::Info, "The job was cancelled.".into()))?;
             Ok(json!({ "state": state }))
         });
         let job = job.await?;
@@ -222,7 +217,7 @@ impl Jobs {
                 });
             }
             record.state = to as u8;
-            append_event(tx, id, event, &JobEventRecord::new(now, Level::Info, message.into()))?;
+            append_event(tx, id, event, &plain_event(now, Level::Info, message.into()))?;
             Ok(json!({ "state": state }))
         });
         let job = job.await?;

@@ -7,7 +7,7 @@ use super::Jobs;
 use super::checkpoints::{self, model_name};
 use super::claims::{claimed, of};
 use super::job::{Job, JobError, JobState, Level, Progress};
-use super::job_records::{Ended, end, meter};
+use super::job_records::{Ended, end, meter, plain_event};
 use super::spec::Hyperparameters;
 use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
@@ -109,7 +109,7 @@ impl Jobs {
             record.state = JobState::Running as u8;
             record.resolved = Some(resolved.clone());
             record.updated_at = now;
-            append_event(tx, id, event, &JobEventRecord::new(now, Level::Info, message.clone()))?;
+            append_event(tx, id, event, &plain_event(now, Level::Info, message.clone()))?;
             project_resources::replace(tx, id.to_bytes(), &record)?;
             Ok(true)
         });
@@ -136,7 +136,7 @@ impl Jobs {
             record.updated_at = now;
             project_resources::replace(tx, id.to_bytes(), &record)?;
             if let Some((message, metrics)) = metrics.clone() {
-                let new = JobEventRecord { metrics: Some(metrics), ..JobEventRecord::new(now, Level::Info, message) };
+                let new = JobEventRecord { metrics: Some(metrics), ..plain_event(now, Level::Info, message) };
                 append_event(tx, id, event, &new)?;
             }
             authorize::is_active_project(tx, record.project)
@@ -147,7 +147,7 @@ impl Jobs {
     /// Adds an event to a job.
     pub async fn add_event(&self, id: JobId, level: Level, message: String) -> Result<()> {
         let (now, event) = (self.clock_rng.now(), JobEventId::generate(&*self.clock_rng));
-        let record = JobEventRecord::new(now, level, message);
+        let record = plain_event(now, level, message);
         let written = self.store.write(move |tx| {
             work_leases::require(tx, Work::Job(id))?;
             append_event(tx, id, event, &record)
@@ -200,11 +200,11 @@ impl Jobs {
                 let names = [format!("{name}:ckpt-step-{step}")].into_iter().chain(is_last.then(|| name.clone()));
                 let new = checkpoint_record(id, &record, (step, names.collect()), adapter, now);
                 let message = format!("Checkpoint created at step {step}: {}", new.names[0]);
-                append_event(tx, id, events[0], &JobEventRecord::new(now, Level::Info, message))?;
+                append_event(tx, id, events[0], &plain_event(now, Level::Info, message))?;
                 released.extend(add_checkpoint(tx, &mut record, checkpoint, &new)?);
                 if is_last {
                     let message = format!("The job has succeeded. The new model is {name}.");
-                    append_event(tx, id, events[1], &JobEventRecord::new(now, Level::Info, message))?;
+                    append_event(tx, id, events[1], &plain_event(now, Level::Info, message))?;
                     record.fine_tuned_model = Some(name);
                     let ended = Ended { state: JobState::Succeeded, error: None, at: now, tail };
                     metered = end(tx, id, &mut record, ended)?.0;
@@ -246,7 +246,7 @@ impl Jobs {
             let ended = Ended { state: JobState::Failed, error: Some(error.clone()), at: now, tail };
             let (metered, released) = end(tx, id, &mut record, ended)?;
             record.updated_at = now;
-            append_event(tx, id, event, &JobEventRecord::new(now, Level::Error, error.message.clone()))?;
+            append_event(tx, id, event, &plain_event(now, Level::Error, error.message.clone()))?;
             project_resources::replace(tx, id.to_bytes(), &record)?;
             Ok((released, (record.project, metered)))
         });
