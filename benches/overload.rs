@@ -16,18 +16,11 @@
 
 #[path = "../tests/common/clock.rs"]
 mod clock;
-#[path = "../tests/common/fixtures.rs"]
-mod fixtures;
-#[path = "../tests/common/postgres.rs"]
-#[expect(dead_code, reason = "tests use more of it")]
-mod postgres;
 #[path = "../tests/common/server.rs"]
 mod server;
 #[path = "../tests/common/store_location.rs"]
 #[expect(dead_code, reason = "tests use more of it")]
 mod store_location;
-#[path = "../tests/common/tiny_model.rs"]
-mod tiny_model;
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -35,6 +28,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use outpost::engine::Engine;
+use outpost_testing::{fixtures, postgres, tiny_model};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::{LocalSet, spawn_local};

@@ -8,9 +8,6 @@
     reason = "a benchmark measures and reports"
 )]
 
-#[path = "../tests/common/rng.rs"]
-mod rng;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +20,7 @@ use outpost::service::usage::{Dimension, Meter, Outcome, ReportQuery, Usage, Wid
 use outpost::service::{Access, Keys, first_start};
 use outpost::storage::usage::{self, Amounts, SeriesRecord, UsageRecord};
 use outpost::storage::{Store, StoreSettings};
+use outpost_testing::rng;
 
 use rng::TestRng;
 

@@ -123,7 +123,7 @@ def document(crates: list[Crate]) -> str:
     """All texts, each once, below the names of the libraries that have it."""
     texts = {crate.purl: own_texts(crate) for crate in crates}
     users: dict[str, list[str]] = {}
-    entries = [(f"{c.name} {c.version} ({c.license})", texts_of(c, crates, texts)) for c in crates if c.name != "outpost"]
+    entries = [(f"{c.name} {c.version} ({c.license})", texts_of(c, crates, texts)) for c in crates if not c.is_ours]
     entries.append(standard_library())
     entries.append(("preact and htm, in the dashboard", [normalize((REPOSITORY / "assets/vendor/LICENSES.txt").read_text())]))
     entries.append(("The image model pictogram", [normalize((REPOSITORY / "models/pictogram/NOTICE.md").read_text())]))

@@ -4,37 +4,26 @@
 //! each module may import, and `tests/layers` enforces it.
 
 pub mod app;
-pub mod audio;
 pub mod calls;
-pub mod catalog;
 pub mod cli;
-pub mod clock_rng;
 pub mod config;
 pub mod control_socket;
-pub mod device_choice;
-pub mod disk_space;
-pub mod display;
-pub mod download;
-pub mod engine;
-pub mod error;
-pub mod file_lock;
 pub mod http;
-pub mod hub;
-pub mod ids;
-pub mod ip_network;
 mod json_input;
 mod json_lines;
 pub mod logging;
-pub mod models;
-mod new_folder;
 pub mod origin;
-pub mod process_limits;
-pub mod progress;
 pub mod service;
-mod spelling;
-pub mod storage;
 pub mod system_memory;
 pub mod systemd;
-mod tls_roots;
-mod toml_text;
-pub mod upstream;
+
+pub use outpost_audio as audio;
+pub use outpost_common::{
+    clock_rng, device_choice, disk_space, display, file_lock, ip_network, new_folder, process_limits, progress,
+    spelling, tls_roots, toml_text,
+};
+pub use outpost_engine as engine;
+pub use outpost_hub::{catalog, download, hub};
+pub use outpost_models as models;
+pub use outpost_storage::{self as storage, error, ids};
+pub use outpost_upstream as upstream;

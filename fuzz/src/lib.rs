@@ -1,7 +1,6 @@
-//! A models folder and an engine, for all fuzz targets.
+pub use outpost_testing::tiny_model;
 
-#[path = "../../tests/common/tiny_model.rs"]
-pub mod tiny_model;
+//! A models folder and an engine, for all fuzz targets.
 
 use std::fs;
 use std::path::PathBuf;

@@ -161,17 +161,6 @@ pub fn log_stream_failure(error: &Error, request_id: Option<RequestId>, recorded
     }
 }
 
-impl ResponseError for Error {
-    fn status_code(&self) -> StatusCode {
-        StatusCode::from_u16(self.code().status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
-    }
-
-    /// Only the status: `request_logging` fills in the body, where it knows the request id.
-    fn error_response(&self) -> HttpResponse {
-        HttpResponse::new(self.status_code())
-    }
-}
-
 /// The full response to `error`.
 pub fn render(error: &Error, request_id: RequestId, format: ApiFormat) -> HttpResponse {
     let mut response = match format {

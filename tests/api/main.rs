@@ -2,32 +2,18 @@
 #![cfg(test)]
 #![expect(clippy::disallowed_methods, reason = "tests wait in real time")]
 
+use outpost_testing::{fixtures, hub_server, postgres, tiny_kokoro, tiny_model, tiny_whisper, wait};
+
 #[path = "../common/clock.rs"]
 mod clock;
 #[path = "../common/database.rs"]
 mod database;
 #[path = "../common/database_servers.rs"]
 mod database_servers;
-#[path = "../common/fixtures.rs"]
-mod fixtures;
-#[path = "../common/hub_server.rs"]
-#[expect(dead_code, reason = "other tests use more of it")]
-mod hub_server;
-#[path = "../common/postgres.rs"]
-#[expect(dead_code, reason = "other tests use more of it")]
-mod postgres;
 #[path = "../common/server.rs"]
 mod server;
 #[path = "../common/store_location.rs"]
 mod store_location;
-#[path = "../common/tiny_kokoro.rs"]
-mod tiny_kokoro;
-#[path = "../common/tiny_model.rs"]
-mod tiny_model;
-#[path = "../common/tiny_whisper.rs"]
-mod tiny_whisper;
-#[path = "../common/wait.rs"]
-mod wait;
 
 mod access;
 mod agents;

@@ -2,27 +2,10 @@
 #![cfg(test)]
 #![expect(clippy::disallowed_methods, reason = "tests wait in real time")]
 
-#[path = "../common/children.rs"]
-mod children;
-#[path = "../common/fixtures.rs"]
-mod fixtures;
-#[path = "../common/postgres.rs"]
-#[expect(dead_code, reason = "other tests use more of it")]
-mod postgres;
+use outpost_testing::{children, fixtures, postgres, rng, script, tiny_kokoro, tiny_model, tiny_whisper, wait};
+
 #[path = "../common/process.rs"]
 mod process;
-#[path = "../common/rng.rs"]
-mod rng;
-#[path = "../common/script.rs"]
-mod script;
-#[path = "../common/tiny_kokoro.rs"]
-mod tiny_kokoro;
-#[path = "../common/tiny_model.rs"]
-mod tiny_model;
-#[path = "../common/tiny_whisper.rs"]
-mod tiny_whisper;
-#[path = "../common/wait.rs"]
-mod wait;
 
 mod access_log;
 mod audio_decoder;
@@ -47,6 +30,7 @@ mod http2;
 mod idempotency;
 mod large_texts;
 mod launch;
+mod malicious_models;
 mod models_list;
 mod reload;
 mod sandbox;

@@ -2,8 +2,8 @@
 #![cfg(test)]
 #![expect(clippy::disallowed_methods, reason = "tests wait in real time")]
 
-#[path = "../common/children.rs"]
-mod children;
+use outpost_testing::{children, fixtures, postgres, tiny_model, wait};
+
 #[path = "../common/clock.rs"]
 #[expect(dead_code, reason = "other tests use more of it")]
 mod clock;
@@ -11,11 +11,6 @@ mod clock;
 mod database;
 #[path = "../common/database_servers.rs"]
 mod database_servers;
-#[path = "../common/fixtures.rs"]
-mod fixtures;
-#[path = "../common/postgres.rs"]
-#[expect(dead_code, reason = "other tests use more of it")]
-mod postgres;
 #[path = "../common/process.rs"]
 #[expect(dead_code, reason = "other tests use more of it")]
 mod process;
@@ -25,10 +20,6 @@ mod server;
 #[path = "../common/store_location.rs"]
 #[expect(dead_code, reason = "other tests use more of it")]
 mod store_location;
-#[path = "../common/tiny_model.rs"]
-mod tiny_model;
-#[path = "../common/wait.rs"]
-mod wait;
 
 mod access;
 mod background_responses;

@@ -2,8 +2,7 @@
 #![cfg(test)]
 #![expect(clippy::disallowed_methods, reason = "a test measures the real duration of refusals")]
 
-#[path = "../common/tiny_model.rs"]
-mod tiny_model;
+use outpost_testing::tiny_model;
 
 mod damage;
 mod faults;

@@ -2,19 +2,11 @@
 
 #![cfg(test)]
 
-#[path = "../common/children.rs"]
-mod children;
-#[path = "../common/hub_server.rs"]
-mod hub_server;
+use outpost_testing::{children, hub_server, rng, tiny_model, wait};
+
 #[expect(dead_code, clippy::disallowed_methods, reason = "other tests use more of it; it waits in real time")]
 #[path = "../common/process.rs"]
 mod process;
-#[path = "../common/rng.rs"]
-mod rng;
-#[path = "../common/tiny_model.rs"]
-mod tiny_model;
-#[path = "../common/wait.rs"]
-mod wait;
 
 mod download;
 mod download_faults;

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
+
 /// The path of a module from the crate's root, such as `storage/writer`.
 pub type Module = Vec<String>;
 
@@ -42,53 +44,55 @@ fn collect(folder: &Path, module: &mut Module, found: &mut BTreeMap<Module, Stri
     }
 }
 
+/// Every path in the source `text`, including its tests.
+pub fn mentions(text: &str) -> Vec<Mention> {
+    let tokens = tokens(text);
+    mentions_in(&tokens.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Every path in the source `text` outside items under `#[cfg(test)]`.
+pub fn mentions_outside_tests(text: &str) -> Vec<Mention> {
+    let tokens = tokens(text);
+    mentions_in(&without_tests(&tokens.iter().map(String::as_str).collect::<Vec<_>>()))
+}
+
 /// The names, `::` and other characters of Rust source, without comments and literals.
-pub fn tokens(mut text: &str) -> Vec<&str> {
-    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+fn tokens(text: &str) -> Vec<String> {
     let mut found = Vec::new();
-    while let Some(first) = text.chars().next() {
-        let name = text.find(|c| !is_name(c)).unwrap_or(text.len());
-        let after_name = text[name..].trim_start_matches('#');
-        let mut length = first.len_utf8();
-        if text.starts_with("//") {
-            length = text.find('\n').unwrap_or(text.len());
-        } else if text.starts_with("/*") {
-            length = text.find("*/").map_or(text.len(), |end| end + 2);
-        } else if ["r", "br"].contains(&&text[..name]) && after_name.starts_with('"') {
-            let hashes = text.len() - name - after_name.len();
-            let end = format!("\"{}", "#".repeat(hashes));
-            length = text.len() - after_name.len() + 1 + after_name[1..].find(&end).unwrap() + end.len();
-        } else if first == '"' {
-            length = literal_end(text, '"');
-        } else if text.starts_with("'\\") || first == '\'' && text.chars().nth(2) == Some('\'') {
-            length = literal_end(text, '\'');
-        } else if name > 0 {
-            length = name;
-            found.push(&text[..name]);
-        } else if text.starts_with("::") {
-            length = 2;
-            found.push("::");
-        } else if !first.is_whitespace() {
-            found.push(&text[..length]);
-        }
-        text = &text[length..];
-    }
+    flatten(text.parse().unwrap(), &mut found);
     found
 }
 
-/// The length of the literal at the start of `text`, which ends with an unescaped `quote`.
-fn literal_end(text: &str, quote: char) -> usize {
-    let mut escaped = false;
-    let end = text[1..].find(|c| {
-        let ends = c == quote && !escaped;
-        escaped = c == '\\' && !escaped;
-        ends
-    });
-    end.map_or(text.len(), |end| end + 2)
+fn flatten(stream: TokenStream, found: &mut Vec<String>) {
+    for tree in stream {
+        match tree {
+            TokenTree::Group(group) => {
+                let (open, close) = match group.delimiter() {
+                    Delimiter::Parenthesis => ("(", ")"),
+                    Delimiter::Brace => ("{", "}"),
+                    Delimiter::Bracket => ("[", "]"),
+                    Delimiter::None => ("", ""),
+                };
+                found.push(open.to_owned());
+                flatten(group.stream(), found);
+                found.push(close.to_owned());
+            }
+            TokenTree::Punct(punct) if punct.as_char() == ':' && found.last().is_some_and(|last| last == ":+") => {
+                *found.last_mut().unwrap() = "::".to_owned();
+            }
+            // The first of two that stand together.
+            TokenTree::Punct(punct) if punct.as_char() == ':' && punct.spacing() == Spacing::Joint => {
+                found.push(":+".to_owned());
+            }
+            TokenTree::Punct(punct) => found.push(punct.to_string()),
+            TokenTree::Ident(name) => found.push(name.to_string()),
+            TokenTree::Literal(_) => {}
+        }
+    }
 }
 
 /// Removes every item under `#[cfg(test)]`: up to its `;`, or the end of its block.
-pub fn without_tests<'t>(tokens: &[&'t str]) -> Vec<&'t str> {
+fn without_tests<'t>(tokens: &[&'t str]) -> Vec<&'t str> {
     let mut code_tokens = Vec::new();
     let mut rest = tokens;
     while let Some((first, following)) = rest.split_first() {
@@ -111,8 +115,7 @@ fn is_name(token: &str) -> bool {
     token.chars().all(|c| c.is_alphanumeric() || c == '_')
 }
 
-/// Every path in the code.
-pub fn mentions(tokens: &[&str]) -> Vec<Mention> {
+fn mentions_in(tokens: &[&str]) -> Vec<Mention> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(token) = tokens.get(at) {
         at += 1;
@@ -195,8 +198,7 @@ pub struct Graph {
 impl Graph {
     pub fn new(sources: &BTreeMap<Module, String>) -> Self {
         let files = sources.iter().filter(|(module, _)| !module.iter().any(|name| name == "tests"));
-        let files: Vec<_> =
-            files.map(|(module, text)| (module.clone(), mentions(&without_tests(&tokens(text))))).collect();
+        let files: Vec<_> = files.map(|(module, text)| (module.clone(), mentions_outside_tests(text))).collect();
         let reexports = files.iter().map(|(module, mentions)| {
             let reexports = mentions.iter().filter(|mention| mention.is_reexport);
             (module.clone(), reexports.map(|mention| (mention.name.clone(), mention.path.clone())).collect())

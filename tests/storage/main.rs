@@ -1,13 +1,10 @@
 //! Tests of the storage and the services through their public API.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+use outpost_testing::{postgres, rng};
+
 #[path = "../common/database.rs"]
 mod database;
-#[path = "../common/postgres.rs"]
-#[expect(dead_code, clippy::disallowed_methods, reason = "other tests use more of it; it waits in real time")]
-mod postgres;
-#[path = "../common/rng.rs"]
-mod rng;
 #[path = "../common/store_location.rs"]
 #[expect(dead_code, reason = "other tests use more of it")]
 mod store_location;

@@ -2,16 +2,9 @@
 #![cfg(test)]
 #![expect(clippy::disallowed_methods, reason = "tests wait in real time")]
 
-#[path = "../common/children.rs"]
-mod children;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../common/clock.rs"]
 mod clock;
-#[path = "../common/fixtures.rs"]
-mod fixtures;
-#[expect(dead_code, reason = "other tests use the rest")]
-#[path = "../common/postgres.rs"]
-mod postgres;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../common/process.rs"]
 mod process;
@@ -21,10 +14,6 @@ mod server;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../common/store_location.rs"]
 mod store_location;
-#[path = "../common/tiny_model.rs"]
-mod tiny_model;
-#[path = "../common/wait.rs"]
-mod wait;
 
 mod chat;
 mod fake_target;
@@ -41,6 +30,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use outpost_testing::{children, fixtures, postgres, tiny_model, wait};
 use serde_json::{Value, json};
 use server::Server;
 use tiny_model::TinyModel;

@@ -1,0 +1,62 @@
+//! An opened checkpoint: a GGUF file, or a Hugging Face folder of safetensors.
+
+use std::path::Path;
+
+use crate::preprocessor::TemplateSources;
+use crate::tokenizer;
+use crate::tokenizer::files::TextFiles;
+use outpost_models::decoder_config::DecoderConfig;
+use outpost_models::gguf::{GgufFile, Header};
+use outpost_models::model_files::is_gguf;
+use outpost_models::safetensors::ModelFolder;
+use outpost_models::weights::DecoderCheckpoint;
+
+pub enum Checkpoint {
+    Gguf(Box<GgufFile>),
+    HuggingFace(Box<ModelFolder>),
+}
+
+/// Checks that a GGUF header describes a text model that can be served. Returns whether it has a chat template. Cheap, so
+/// listings can use it.
+pub fn check_gguf(header: &Header) -> Result<bool, String> {
+    DecoderConfig::from_gguf(header).map_err(|error| error.to_string())?;
+    tokenizer::check(&header.metadata)?;
+    Ok(TemplateSources::from_gguf(&header.metadata).is_some())
+}
+
+/// Checks that a folder holds a text model that can be served. Returns whether it has a chat template. Reads only headers
+/// and small files.
+pub fn check_hugging_face(folder: &ModelFolder) -> Result<bool, String> {
+    DecoderConfig::from_folder(folder).map_err(|error| error.to_string())?;
+    let files = TextFiles::read(&folder.path)?;
+    tokenizer::check_hugging_face(&files)?;
+    Ok(TemplateSources::from_folder(&files)?.is_some())
+}
+
+impl Checkpoint {
+    /// Opens the model whose main file is `path`.
+    pub fn open(path: &Path) -> Result<Self, String> {
+        if is_gguf(path) {
+            return Ok(Self::Gguf(Box::new(GgufFile::open(path).map_err(|error| error.to_string())?)));
+        }
+        let folder = path.parent().ok_or("the model file has no parent folder")?;
+        Ok(Self::HuggingFace(Box::new(ModelFolder::open(folder).map_err(|error| error.to_string())?)))
+    }
+
+    /// Like [`Self::open`], and checks that the model can be served as a text model.
+    pub fn open_text(path: &Path) -> Result<Self, String> {
+        let checkpoint = Self::open(path)?;
+        match &checkpoint {
+            Self::Gguf(file) => check_gguf(&file.header)?,
+            Self::HuggingFace(folder) => check_hugging_face(folder)?,
+        };
+        Ok(checkpoint)
+    }
+
+    pub fn weights(&self) -> &dyn DecoderCheckpoint {
+        match self {
+            Self::Gguf(file) => file.as_ref(),
+            Self::HuggingFace(folder) => folder.as_ref(),
+        }
+    }
+}

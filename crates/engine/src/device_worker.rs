@@ -1,0 +1,183 @@
+//! A device that runs models, with a memory budget, queues and a worker thread of its own.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use super::embedding::{EmbeddingQueue, EmbeddingWorkload};
+use super::image::{ImageQueue, ImageWorkload};
+use super::runtime::supervised_worker::Worker;
+use super::runtime::workload::Workload;
+use super::runtime::{DeviceCheck, Runtime};
+use super::settings::Settings;
+use super::speech::{SpeechQueue, SpeechWorkload};
+use super::text::queue::TextQueue;
+use super::text::workload::TextWorkload;
+use super::training::{TrainingQueue, TrainingWorkload};
+use super::transcription::{TranscriptionQueue, TranscriptionWorkload};
+use outpost_models::backend::candle::is_dequantised;
+use outpost_models::backend::{Candle, Cpu};
+use outpost_models::devices::Selected;
+use outpost_models::gguf;
+use outpost_models::kv::KvType;
+
+/// Threads of the host that a device uses at most.
+const MAX_HOST_THREADS: usize = 4;
+/// Max prompt tokens of a step on a GPU, which needs many to be busy.
+const GPU_PREFILL_CHUNK: usize = 1024;
+
+/// A device at work.
+pub struct DeviceWorker {
+    pub backend: DeviceBackend,
+    pub runtime: Arc<Runtime>,
+    pub texts: Arc<TextQueue>,
+    pub embeddings: Arc<EmbeddingQueue>,
+    pub images: Arc<ImageQueue>,
+    pub transcriptions: Arc<TranscriptionQueue>,
+    pub speeches: Arc<SpeechQueue>,
+    pub trainings: Arc<TrainingQueue>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The backend of a device.
+pub enum DeviceBackend {
+    Cpu(Cpu),
+    Candle(Candle),
+}
+
+impl DeviceBackend {
+    /// A check whether the device works.
+    fn check(&self) -> DeviceCheck {
+        match self {
+            Self::Cpu(_) => Box::new(|| Ok(())),
+            Self::Candle(candle) => {
+                let candle = candle.clone();
+                Box::new(move || candle.check().map_err(|error| error.to_string()))
+            }
+        }
+    }
+}
+
+impl DeviceWorker {
+    /// Starts the worker thread. Fails if the operating system cannot start it.
+    pub fn start(backend: DeviceBackend, runtime: Arc<Runtime>) -> std::io::Result<Self> {
+        let texts = TextQueue::new(Arc::clone(&runtime));
+        let embeddings = EmbeddingQueue::new(Arc::clone(&runtime));
+        let images = ImageQueue::new(Arc::clone(&runtime));
+        let transcriptions = TranscriptionQueue::new(Arc::clone(&runtime));
+        let speeches = SpeechQueue::new(Arc::clone(&runtime));
+        let trainings = TrainingQueue::new(Arc::clone(&runtime));
+        runtime.set_kv_cache(Arc::downgrade(&texts) as _);
+        let workloads: Vec<Box<dyn Workload>> = vec![
+            Box::new(TextWorkload::new(Arc::clone(&texts))),
+            Box::new(EmbeddingWorkload::new(Arc::clone(&embeddings))),
+            Box::new(TranscriptionWorkload::new(Arc::clone(&transcriptions))),
+            Box::new(SpeechWorkload::new(Arc::clone(&speeches))),
+            Box::new(ImageWorkload::new(Arc::clone(&images))),
+            Box::new(TrainingWorkload::new(Arc::clone(&trainings))),
+        ];
+        let worker = Worker::new(Arc::clone(&runtime), workloads, backend.check());
+        let thread =
+            std::thread::Builder::new().name(format!("engine {}", runtime.device.name)).spawn(|| worker.run())?;
+        let thread = Mutex::new(Some(thread));
+        Ok(Self { backend, runtime, texts, embeddings, images, transcriptions, speeches, trainings, thread })
+    }
+
+    /// Waits for the thread, which ends when the runtime is closed.
+    pub fn join(&self) {
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Whether the device stores weights of this type without quantization.
+    pub fn dequantizes(&self, quantization: &str) -> bool {
+        match &self.backend {
+            DeviceBackend::Cpu(_) => false,
+            DeviceBackend::Candle(_) => gguf::type_named(quantization).is_some_and(is_dequantised),
+        }
+    }
+
+    /// The name of the device: `cpu`, `cuda:0`.
+    pub fn name(&self) -> &str {
+        &self.runtime.device.name
+    }
+}
+
+/// The settings, adapted to a device.
+pub fn settings_for(selected: &Selected, settings: Settings) -> Settings {
+    if let Selected::Cpu { .. } = selected {
+        return settings;
+    }
+    // The host samples tokens for the device.
+    let threads = settings.threads.min(MAX_HOST_THREADS);
+    // candle has no 8-bit keys and values.
+    let kv_type = if settings.kv_type == KvType::Q8 { KvType::F16 } else { settings.kv_type };
+    let settings = Settings { threads, kv_type, ..settings };
+    match selected {
+        Selected::Gpu(gpu) => Settings {
+            memory_bytes: gpu.free_memory / 10 * 9,
+            prefill_chunk: settings.prefill_chunk.max(GPU_PREFILL_CHUNK),
+            ..settings
+        },
+        _ => settings,
+    }
+}
+
+impl Settings {
+    /// Adapted to the device of models that are not named with one of their own.
+    #[must_use]
+    pub fn for_default_device(self) -> Self {
+        settings_for(&self.devices.usual.clone(), self)
+    }
+
+    /// Like [`Self::for_default_device`], as if no program used the device: a server that runs on it may have loaded other models,
+    /// which it will unload.
+    #[must_use]
+    pub fn for_planning(mut self) -> Self {
+        if let Selected::Gpu(gpu) = &mut self.devices.usual {
+            gpu.free_memory = gpu.total_memory;
+        }
+        self.for_default_device()
+    }
+}
+
+/// Opens a device. `settings`: adapted to it.
+///
+/// # Errors
+/// If it cannot be opened, with the reason.
+pub fn open(selected: &Selected, settings: &Settings) -> Result<DeviceBackend, String> {
+    let host = Cpu::new(settings.threads);
+    match selected {
+        Selected::Cpu { .. } => Ok(DeviceBackend::Cpu(host)),
+        _ => Ok(DeviceBackend::Candle(Candle::new(selected.open()?, host))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::{MAX_HOST_THREADS, Settings};
+    use crate::Devices;
+    use outpost_common::device_choice::DeviceChoice;
+    use outpost_models::devices::{Gpu, Selected};
+    use outpost_models::kv::KvType;
+
+    #[test]
+    fn the_memory_of_a_gpu_replaces_that_of_the_machine() {
+        let of = |usual: Selected| {
+            let devices = Devices { usual, ..Devices::default() };
+            Settings { threads: 64, kv_type: KvType::Q8, devices, ..Settings::new(PathBuf::new(), 1000) }
+        };
+        let settings = |usual: Selected| {
+            let adapted = of(usual).for_default_device();
+            (adapted.threads, adapted.kv_type, adapted.memory_bytes)
+        };
+        let (choice, name) = (DeviceChoice::Cuda(0), "NVIDIA L4".to_owned());
+        let gpu = Gpu { choice, name, total_memory: 40 << 30, free_memory: 20 << 30 };
+        assert_eq!(of(Selected::Gpu(gpu.clone())).for_planning().memory_bytes, 36 << 30);
+        assert_eq!(settings(Selected::default()), (64, KvType::Q8, 1000));
+        assert_eq!(settings(Selected::Candle), (MAX_HOST_THREADS, KvType::F16, 1000));
+        assert_eq!(settings(Selected::Gpu(gpu)), (MAX_HOST_THREADS, KvType::F16, 18 << 30));
+    }
+}

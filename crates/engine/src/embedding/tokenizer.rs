@@ -1,0 +1,218 @@
+//! An encoder's tokenizer: tokenizes single texts and pairs, with special tokens.
+
+mod gguf;
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use serde_json::Value;
+use tokenizers::utils::truncation::truncate_encodings;
+use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationDirection, TruncationParams};
+
+use crate::preprocessor::PairLengths;
+use crate::preprocessor::tokenizer_info::EncoderTokenizerInfo;
+use crate::tokenizer::checks::check_tokenizer_json;
+use crate::tokenizer::files::TextFiles;
+use crate::tokenizer::vocabulary_files::{self, MERGES, TOKENS, WORDS};
+use crate::tokenizer::{TokenizeLimits, chunks, tokenizer_json};
+pub use gguf::check as check_gguf;
+use gguf::unusable;
+use outpost_models::encoder::Tokenized;
+use outpost_models::gguf::Metadata;
+
+/// An encoder's tokenizer.
+pub struct EncoderTokenizer {
+    tokenizer: Tokenizer,
+    lower_case: bool,
+    info: EncoderTokenizerInfo,
+}
+
+impl EncoderTokenizer {
+    pub fn from_folder(files: &TextFiles, lower_case: bool) -> Result<Self, String> {
+        let tokenizer = match TokenizerFiles::choose(|name| files.has(name), &files.json("config.json")?) {
+            TokenizerFiles::Whole => {
+                let json = tokenizer_json(files)?;
+                check_tokenizer_json(json)?;
+                serde_json::from_slice(json)
+            }
+            of_vocabulary => {
+                let config = files.json("tokenizer_config.json")?;
+                let class = config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
+                let class = class.trim_end_matches("Fast");
+                // Others of these families split texts differently.
+                if !["", "BertTokenizer", "DistilBertTokenizer", "RobertaTokenizer"].contains(&class) {
+                    return Err(format!("its {class} is supported only with a tokenizer.json"));
+                }
+                let json = match of_vocabulary {
+                    TokenizerFiles::Roberta => vocabulary_files::roberta(files),
+                    _ => vocabulary_files::bert(files),
+                };
+                serde_json::from_value(json.map_err(unusable)?)
+            }
+        };
+        Self::new(tokenizer.map_err(unusable)?, lower_case)
+    }
+
+    /// Whether a folder with this `config.json` has a tokenizer's files; cheap, for listings.
+    pub fn check_folder(folder: &Path, config: &Value) -> Result<(), String> {
+        match TokenizerFiles::choose(|name| folder.join(name).is_file(), config) {
+            TokenizerFiles::Whole if !folder.join("tokenizer.json").is_file() => {
+                Err("the folder has no tokenizer.json".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub fn from_gguf(metadata: &Metadata) -> Result<Self, String> {
+        Self::new(gguf::read(metadata)?, false)
+    }
+
+    fn new(mut tokenizer: Tokenizer, lower_case: bool) -> Result<Self, String> {
+        tokenizer.with_truncation(None).map_err(unusable)?;
+        tokenizer.with_padding(None);
+        let bare = tokenizer.encode_fast("a", false).map_err(unusable)?;
+        let whole = tokenizer.encode_fast("a", true).map_err(unusable)?;
+        let (bare, whole) = (bare.get_ids(), whole.get_ids());
+        let at = whole.windows(bare.len().max(1)).position(|part| part == bare);
+        let at = at.ok_or_else(|| unusable("its post-processor drops the text"))?;
+        let (prefix, suffix) = (whole.get(..at), whole.get(at + bare.len()..));
+        let (prefix, suffix) = (prefix.unwrap_or_default().to_vec(), suffix.unwrap_or_default().to_vec());
+        let info = EncoderTokenizerInfo { vocabulary: tokenizer.get_vocab_size(true), prefix, suffix };
+        Ok(Self { tokenizer, lower_case, info })
+    }
+
+    pub fn info(&self) -> &EncoderTokenizerInfo {
+        &self.info
+    }
+
+    /// Tokenizes each text with [`Self::encode`]. Unless `keep_going`, the first text over the limits is the last of
+    /// the result.
+    pub fn encode_all(
+        &self,
+        texts: &[Cow<'_, str>],
+        keep_going: bool,
+        limits: &TokenizeLimits,
+    ) -> Result<Vec<(Tokenized, bool)>, String> {
+        until_limits(texts.iter().map(|text| self.encode(text, limits)), keep_going, limits)
+    }
+
+    /// The text of these tokens, special tokens included.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, String> {
+        self.tokenizer.decode(ids, false).map_err(|error| error.to_string())
+    }
+
+    /// These tokens as the tokenizer writes them; empty for unknown IDs.
+    pub fn pieces(&self, ids: &[u32]) -> Vec<String> {
+        ids.iter().map(|id| self.tokenizer.id_to_token(*id).unwrap_or_default()).collect()
+    }
+
+    /// Tokenizes the query with each document ([`Self::encode_pair`]). Without a length of pairs in `max`, the first pair over
+    /// the limits is the last of the result.
+    pub fn encode_pairs(
+        &self,
+        query: &str,
+        documents: &[String],
+        max: PairLengths,
+        limits: &TokenizeLimits,
+    ) -> Result<Vec<(Tokenized, bool)>, String> {
+        let pairs = documents.iter().map(|document| self.encode_pair(query, document, max, limits));
+        until_limits(pairs, max.pair.is_some(), limits)
+    }
+
+    /// A text's tokens with special tokens, and whether they are complete: tokenizing stops at `limits`.
+    fn encode(&self, text: &str, limits: &TokenizeLimits) -> Result<(Tokenized, bool), String> {
+        let (encoding, complete) = self.tokenize(text, limits)?;
+        let encoding = self.tokenizer.post_process(encoding, None, true).map_err(|error| error.to_string())?;
+        Ok((Tokenized::new(encoding.get_ids().to_vec()), complete))
+    }
+
+    /// A text's tokens without special tokens.
+    fn tokenize(&self, text: &str, limits: &TokenizeLimits) -> Result<(Encoding, bool), String> {
+        let (mut parts, mut count) = (Vec::new(), 0);
+        for chunk in chunks(text) {
+            if limits.are_reached(count) {
+                return Ok((Encoding::merge(parts, false), false));
+            }
+            let part = match self.lower_case {
+                true => self.tokenizer.encode_fast(chunk.to_lowercase(), false),
+                false => self.tokenizer.encode_fast(chunk, false),
+            };
+            let part = part.map_err(|error| error.to_string())?;
+            count += part.len();
+            parts.push(part);
+        }
+        Ok((Encoding::merge(parts, false), true))
+    }
+
+    /// A query and a document, truncated as `max` says. Says whether the tokens are otherwise complete, as [`Self::encode`]
+    /// does.
+    fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+        max: PairLengths,
+        limits: &TokenizeLimits,
+    ) -> Result<(Tokenized, bool), String> {
+        let unusable = |error: tokenizers::Error| error.to_string();
+        let ((one, complete), (mut other, other_complete)) =
+            (self.tokenize(first, limits)?, self.tokenize(second, limits)?);
+        if let Some(length) = max.document {
+            other.truncate(length, 0, TruncationDirection::Right);
+        }
+        other.set_type_ids(vec![1; other.len()]);
+        let added = self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
+        let (one, other) = match max.pair.filter(|max_length| one.len() + other.len() + added > *max_length) {
+            Some(max_length) => {
+                let rule =
+                    TruncationParams { max_length: max_length.saturating_sub(added), ..TruncationParams::default() };
+                truncate_encodings(one, Some(other), &rule).map_err(unusable)?
+            }
+            None => (one, Some(other)),
+        };
+        let pair = self.tokenizer.post_process(one, other, true).map_err(unusable)?;
+        let ids = pair.get_ids().to_vec();
+        let second = pair.get_type_ids().iter().position(|kind| *kind == 1).unwrap_or(ids.len());
+        Ok((Tokenized { ids, second }, complete && other_complete))
+    }
+}
+
+/// The files that a tokenizer is read from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TokenizerFiles {
+    /// `tokenizer.json`
+    Whole,
+    /// BERT's vocabulary.
+    Bert,
+    /// RoBERTa's vocabulary.
+    Roberta,
+}
+
+impl TokenizerFiles {
+    /// Older folders have only a vocabulary, which says how texts are split only together with the model's type.
+    fn choose(has: impl Fn(&str) -> bool, config: &Value) -> Self {
+        match config.get("model_type").and_then(Value::as_str) {
+            _ if has("tokenizer.json") => Self::Whole,
+            Some("bert" | "distilbert") if has(WORDS) => Self::Bert,
+            Some("roberta") if has(TOKENS) && has(MERGES) => Self::Roberta,
+            _ => Self::Whole,
+        }
+    }
+}
+
+/// Collects the results. Unless `keep_going`, stops after the first that is over the limits.
+fn until_limits(
+    results: impl Iterator<Item = Result<(Tokenized, bool), String>>,
+    keep_going: bool,
+    limits: &TokenizeLimits,
+) -> Result<Vec<(Tokenized, bool)>, String> {
+    let mut all = Vec::new();
+    for result in results {
+        let (text, complete) = result?;
+        let is_over = !complete || limits.are_reached(text.ids.len());
+        all.push((text, complete));
+        if is_over && !keep_going || limits.is_cancelled() {
+            break;
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,107 @@
+//! What is known about a model without loading it.
+
+use outpost_common::clock_rng::Timestamp;
+
+/// The folder for adapters. It is not a model.
+pub const LORAS: &str = "loras";
+
+/// The format of models that other servers run.
+pub const UPSTREAM_FORMAT: &str = "upstream";
+
+/// What a model does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModelKind {
+    Text,
+    Embedding,
+    /// A cross-encoder: scores how well a document answers a query.
+    Reranker,
+    /// Scores how well each of its labels fits a text.
+    Classifier,
+    /// Generates images.
+    Image,
+    /// Transcribes speech.
+    Transcription,
+    /// Generates speech.
+    Speech,
+    Unknown,
+}
+
+impl ModelKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "chat",
+            Self::Embedding => "embedding",
+            Self::Reranker => "reranking",
+            Self::Classifier => "classification",
+            Self::Image => "image",
+            Self::Transcription => "transcription",
+            Self::Speech => "speech",
+            Self::Unknown => "known",
+        }
+    }
+}
+
+impl ModelInfo {
+    /// Whether another server runs it.
+    pub fn is_upstream(&self) -> bool {
+        self.format == UPSTREAM_FORMAT
+    }
+
+    /// Describes an adapter as one of the model `base`.
+    pub fn set_base(&mut self, base: &Self) {
+        self.architecture.clone_from(&base.architecture);
+        self.kind = base.kind;
+        self.embedding_dimensions = base.embedding_dimensions;
+        self.context_window = base.context_window;
+        (self.width, self.infills, self.has_chat_template) = (base.width, base.infills, base.has_chat_template);
+        self.device.clone_from(&base.device);
+        self.base = Some(base.id.clone());
+    }
+}
+
+/// A model on disk.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelInfo {
+    pub id: String,
+    /// When the newest file was last written.
+    pub created: Timestamp,
+    pub owned_by: String,
+    pub architecture: String,
+    /// The ID of the base model, if it is an adapter.
+    pub base: Option<String>,
+    pub kind: ModelKind,
+    /// `gguf`, `safetensors`, `ggml` or `upstream`.
+    pub format: &'static str,
+    /// The data type of most weights: `Q4_1`, `F32`.
+    pub quantization: Option<String>,
+    pub parameters: u64,
+    pub bytes: u64,
+    pub context_window: Option<u32>,
+    pub embedding_dimensions: Option<u32>,
+    /// The labels of a classification model.
+    pub labels: Vec<String>,
+    /// Whether its labels, with what the settings say of them, are about harmful content.
+    pub moderates: bool,
+    /// The width of the network, if its file names it.
+    pub width: Option<u32>,
+    /// Whether it has a chat template. A text model without one is a base model, which only completes texts.
+    pub has_chat_template: bool,
+    /// Whether a GGUF file has tokens for fill-in-the-middle prompts.
+    pub infills: bool,
+    /// The sizes of images that the model is good at, as width and height in pixels; its default is the first.
+    pub image_sizes: Vec<[usize; 2]>,
+    pub loaded: bool,
+    /// Whether its settings say that it stays loaded.
+    pub pinned: bool,
+    /// When it will be unloaded if nothing uses it; `None`: when its memory is needed.
+    pub unloads_at: Option<Timestamp>,
+    /// What it stands for, if it is an alias.
+    pub alias_of: Option<String>,
+    /// The device that runs it: `cpu`, `cuda:0`; `None` outside of a server.
+    pub device: Option<String>,
+    /// Whether the device stores the weights without quantization, because it has no kernels for their type.
+    pub dequantized: bool,
+    /// Why the model cannot be used; `None` if it can.
+    pub problem: Option<String>,
+    pub license: Option<String>,
+}

@@ -1,0 +1,84 @@
+//! Loads base models for training.
+
+use super::{Eviction, Registry};
+use crate::checkpoint::Checkpoint;
+use crate::device_worker::DeviceBackend;
+use crate::error::LoadError;
+use crate::runtime::catch_panic::catch_load_panic;
+use crate::training::{Memory, TrainableModel, TrainingData, TrainingOptions, micro_batch};
+use outpost_models::backend::Candle;
+use outpost_models::decoder::Decoder;
+use outpost_models::peft;
+use outpost_models::training::LoraParameters;
+use outpost_models::weights::Footprint;
+
+impl Registry {
+    /// Loads a chat model for training. Blocks while its weights are read. `saved`: the state of a training that goes on.
+    ///
+    /// # Errors
+    /// If the model cannot be loaded or trained, or does not fit into memory.
+    pub fn load_for_training(
+        &self,
+        id: &str,
+        data: &TrainingData,
+        options: &TrainingOptions,
+        saved: Option<&[u8]>,
+    ) -> Result<TrainableModel, LoadError> {
+        let found = self.find_base(id)?;
+        let unusable = |reason: String| LoadError::Unusable { id: id.to_owned(), reason };
+        let targets = targets(&options.target_modules).map_err(unusable)?;
+        let device =
+            self.devices.get(self.device_index(id)).ok_or_else(|| unusable("its device does not exist".to_owned()))?;
+        let backend = match &device.backend {
+            DeviceBackend::Cpu(cpu) => Candle::new(candle_core::Device::Cpu, cpu.clone()),
+            DeviceBackend::Candle(candle) => candle.clone(),
+        };
+        let checkpoint = catch_load_panic(|| Checkpoint::open_text(&found.path)).map_err(unusable)?;
+        let config = checkpoint.weights().decoder_config().map_err(|error| unusable(error.to_string()))?;
+        let footprint = Footprint::new(checkpoint.weights(), &backend);
+        let memory = Memory::new(&config, data, options);
+        let mut lease = None;
+        let mut refusal = None;
+        let fixed = saved.map(micro_batch).transpose().map_err(unusable)?;
+        for (tokens, keep_graphs) in memory.choices(fixed) {
+            let bytes = memory.bytes(tokens, keep_graphs) + footprint.weights + footprint.loading;
+            match self.lease(device, bytes, 0, Eviction::IdleModels) {
+                Ok(taken) => {
+                    lease = Some((taken, tokens, keep_graphs));
+                    break;
+                }
+                Err(error) => refusal = Some(error),
+            }
+        }
+        let Some((mut lease, micro_batch, keep_graphs)) = lease else {
+            return Err(refusal.unwrap_or_else(|| unusable("there are no examples".to_owned())));
+        };
+        let load = || Decoder::load(checkpoint.weights(), &backend).map_err(|error| error.to_string());
+        let decoder = catch_load_panic(load).map_err(unusable)?;
+        lease.shrink(memory.bytes(micro_batch, keep_graphs) + footprint.weights);
+        let is_target = |projection: &str| {
+            targets.is_empty() || targets.iter().any(|(_, projections)| projections.contains(&projection))
+        };
+        let TrainingOptions { rank, alpha, seed, .. } = *options;
+        let parameters = LoraParameters::new(&decoder, rank as usize, alpha, is_target, seed);
+        let parameters = parameters.map_err(|error| unusable(error.to_string()))?;
+        let has = |projections: &[&str]| {
+            parameters.modules.iter().any(|module| projections.iter().any(|name| module.tensor.ends_with(name)))
+        };
+        if let Some((name, _)) = targets.iter().find(|(_, projections)| !has(projections)) {
+            return Err(unusable(no_module(name)));
+        }
+        let device = device.runtime.device.index;
+        Ok(TrainableModel { id: id.to_owned(), device, decoder, backend, parameters, micro_batch, keep_graphs, lease })
+    }
+}
+
+/// The modules of peft with these names, each with the ends of its tensors' names in GGUF.
+fn targets(names: &[String]) -> Result<Vec<(&str, &'static [&'static str])>, String> {
+    let module = |name: &str| peft::projections_of(name).ok_or_else(|| no_module(name));
+    names.iter().map(|name| Ok((name.as_str(), module(name)?))).collect()
+}
+
+fn no_module(name: &str) -> String {
+    format!("target_modules has {name}, which the model does not have")
+}

@@ -1,0 +1,309 @@
+//! The engine's metrics: counters, gauges and histograms by model.
+//!
+//! `prometheus-client` encodes them as OpenMetrics text. Gauges are set at each scrape.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::text::scheduler::Counts;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ModelLabel {
+    model: String,
+}
+
+/// Where draft tokens come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftSource {
+    /// N-gram lookup in the sequence's own tokens.
+    Ngram,
+    /// A draft model.
+    DraftModel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DraftLabel {
+    model: String,
+    by: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusalLabel {
+    model: String,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MemoryLabel {
+    device: String,
+    r#use: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WorkloadLabel {
+    workload: &'static str,
+}
+
+type Seconds = Family<ModelLabel, Histogram, fn() -> Histogram>;
+
+/// A family's `Default` cannot set the buckets.
+fn histogram() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2., 18))
+}
+
+/// Token counts of one step of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// Prompt tokens that were computed.
+    pub prompt: u64,
+    pub generated: u64,
+    /// Prompt tokens taken from the prefix cache.
+    pub cached: u64,
+}
+
+pub struct Metrics {
+    registry: Registry,
+    queued: Family<ModelLabel, Gauge>,
+    queued_text_tokens: Gauge,
+    queued_images: Gauge,
+    images: Family<ModelLabel, Counter>,
+    transcriptions: Gauge,
+    audio_transcribed: Family<ModelLabel, Counter<f64, AtomicU64>>,
+    queued_speech_parts: Gauge,
+    audio_spoken: Family<ModelLabel, Counter<f64, AtomicU64>>,
+    running: Family<ModelLabel, Gauge>,
+    prompt: Family<ModelLabel, Counter>,
+    generated: Family<ModelLabel, Counter>,
+    cached: Family<ModelLabel, Counter>,
+    drafted: Family<DraftLabel, Counter>,
+    accepted: Family<DraftLabel, Counter>,
+    refused: Family<RefusalLabel, Counter>,
+    preempted: Counter,
+    panics: Family<WorkloadLabel, Counter>,
+    time_to_first_token: Seconds,
+    time_between_tokens: Seconds,
+    memory: Family<MemoryLabel, Gauge>,
+    speed: Gauge<f64, AtomicU64>,
+    uptime: Gauge,
+}
+
+impl Metrics {
+    /// `server`: labels of the server that do not change while it runs.
+    pub fn new(server: Vec<(&'static str, String)>) -> Self {
+        let mut registry = Registry::with_prefix("outpost");
+        let all = Self {
+            queued: Family::default(),
+            queued_text_tokens: Gauge::default(),
+            queued_images: Gauge::default(),
+            images: Family::default(),
+            transcriptions: Gauge::default(),
+            audio_transcribed: Family::default(),
+            queued_speech_parts: Gauge::default(),
+            audio_spoken: Family::default(),
+            running: Family::default(),
+            prompt: Family::default(),
+            generated: Family::default(),
+            cached: Family::default(),
+            drafted: Family::default(),
+            accepted: Family::default(),
+            refused: Family::default(),
+            preempted: Counter::default(),
+            panics: Family::default(),
+            time_to_first_token: Seconds::new_with_constructor(histogram),
+            time_between_tokens: Seconds::new_with_constructor(histogram),
+            memory: Family::default(),
+            speed: Gauge::default(),
+            uptime: Gauge::default(),
+            registry: Registry::default(),
+        };
+        registry.register("requests_queued", "Queued requests", all.queued.clone());
+        let help = "Queued tokens of texts to embed or rank";
+        registry.register("text_tokens_queued", help, all.queued_text_tokens.clone());
+        let help = "Queued images";
+        registry.register("images_queued", help, all.queued_images.clone());
+        registry.register("images", "Images generated", all.images.clone());
+        let help = "Transcriptions that wait or run";
+        registry.register("transcriptions_running", help, all.transcriptions.clone());
+        let (help, family) = ("Audio transcribed", all.audio_transcribed.clone());
+        registry.register_with_unit("audio_transcribed", help, Unit::Seconds, family);
+        let help = "Queued parts of texts to speak";
+        registry.register("speech_parts_queued", help, all.queued_speech_parts.clone());
+        registry.register_with_unit("audio_spoken", "Audio spoken", Unit::Seconds, all.audio_spoken.clone());
+        registry.register("answers_running", "Sequences being generated", all.running.clone());
+        registry.register("prompt_tokens", "Prompt tokens computed", all.prompt.clone());
+        registry.register("cached_prompt_tokens", "Prompt tokens taken from the prefix cache", all.cached.clone());
+        registry.register("generated_tokens", "Tokens generated", all.generated.clone());
+        registry.register("drafted_tokens", "Draft tokens proposed, by source", all.drafted.clone());
+        registry.register("accepted_tokens", "Draft tokens accepted", all.accepted.clone());
+        registry.register("refusals", "Requests refused, by reason", all.refused.clone());
+        let help = "Panics on the compute thread, by workload";
+        registry.register("workload_panics", help, all.panics.clone());
+        registry.register("preemptions", "Sequences preempted", all.preempted.clone());
+        let seconds = |registry: &mut Registry, name: &str, help: &str, family: &Seconds| {
+            registry.register_with_unit(name, help, Unit::Seconds, family.clone());
+        };
+        seconds(
+            &mut registry,
+            "time_to_first_token",
+            "Time from a request to its first token",
+            &all.time_to_first_token,
+        );
+        seconds(
+            &mut registry,
+            "time_between_tokens",
+            "Time between two tokens of a sequence",
+            &all.time_between_tokens,
+        );
+        registry.register_with_unit("memory", "Memory for models, by device and use", Unit::Bytes, all.memory.clone());
+        registry.register("tokens_per_second", "Tokens computed per second, moving average", all.speed.clone());
+        registry.register("server", "Version and hardware of the server", Info::new(server));
+        registry.register_with_unit("uptime", "Time since the server started", Unit::Seconds, all.uptime.clone());
+        Self { registry, ..all }
+    }
+
+    pub fn step(&self, model: &str, step: Step) {
+        let label = ModelLabel { model: model.to_owned() };
+        let add = |family: &Family<ModelLabel, Counter>, count: u64| {
+            family.get_or_create(&label).inc_by(count);
+        };
+        add(&self.prompt, step.prompt);
+        add(&self.generated, step.generated);
+        add(&self.cached, step.cached);
+    }
+
+    /// Sets the number of queued tokens of texts.
+    pub fn set_queued_text_tokens(&self, waiting: usize) {
+        self.queued_text_tokens.set(to_gauge(waiting as u64));
+    }
+
+    /// Sets the number of queued images.
+    pub fn set_queued_images(&self, waiting: usize) {
+        self.queued_images.set(to_gauge(waiting as u64));
+    }
+
+    /// Sets the number of transcriptions in the queue, also of those that have begun.
+    pub fn set_transcriptions(&self, count: usize) {
+        self.transcriptions.set(to_gauge(count as u64));
+    }
+
+    /// Counts seconds of audio that were transcribed.
+    pub fn audio_transcribed(&self, model: &str, seconds: f64) {
+        self.audio_transcribed.get_or_create(&ModelLabel { model: model.to_owned() }).inc_by(seconds);
+    }
+
+    /// Sets the number of queued parts of texts to speak.
+    pub fn set_queued_speech_parts(&self, waiting: usize) {
+        self.queued_speech_parts.set(to_gauge(waiting as u64));
+    }
+
+    /// Counts seconds of audio that were spoken.
+    pub fn audio_spoken(&self, model: &str, seconds: f64) {
+        self.audio_spoken.get_or_create(&ModelLabel { model: model.to_owned() }).inc_by(seconds);
+    }
+
+    /// Counts a generated image.
+    pub fn image_generated(&self, model: &str) {
+        self.images.get_or_create(&ModelLabel { model: model.to_owned() }).inc();
+    }
+
+    /// Counts `drafted` draft tokens, of which `accepted` were accepted.
+    pub fn record_drafts(&self, model: &str, by: DraftSource, drafted: usize, accepted: usize) {
+        let by = if by == DraftSource::DraftModel { "draft" } else { "lookup" };
+        let label = DraftLabel { model: model.to_owned(), by };
+        self.drafted.get_or_create(&label).inc_by(drafted as u64);
+        self.accepted.get_or_create(&label).inc_by(accepted as u64);
+    }
+
+    pub fn first_token(&self, model: &str, took: Duration) {
+        self.time_to_first_token.get_or_create(&ModelLabel { model: model.to_owned() }).observe(took.as_secs_f64());
+    }
+
+    pub fn next_token(&self, model: &str, took: Duration) {
+        self.time_between_tokens.get_or_create(&ModelLabel { model: model.to_owned() }).observe(took.as_secs_f64());
+    }
+
+    pub fn refuse(&self, model: &str, reason: &'static str) {
+        self.refused.get_or_create(&RefusalLabel { model: model.to_owned(), reason }).inc();
+    }
+
+    pub fn preempt(&self, count: u64) {
+        self.preempted.inc_by(count);
+    }
+
+    pub fn panic(&self, workload: &'static str) {
+        self.panics.get_or_create(&WorkloadLabel { workload }).inc();
+    }
+
+    /// Sets a model's queued and running counts.
+    pub fn load(&self, model: &str, counts: &Counts) {
+        let label = ModelLabel { model: model.to_owned() };
+        self.queued.get_or_create(&label).set(to_gauge(counts.queued as u64));
+        self.running.get_or_create(&label).set(to_gauge(counts.running as u64));
+    }
+
+    /// Sets the bytes of a device's memory that are in use for one purpose.
+    pub fn memory(&self, device: &str, r#use: &'static str, bytes: u64) {
+        self.memory.get_or_create(&MemoryLabel { device: device.to_owned(), r#use }).set(to_gauge(bytes));
+    }
+
+    pub fn set_uptime(&self, uptime: Duration) {
+        self.uptime.set(to_gauge(uptime.as_secs()));
+    }
+
+    pub fn speed(&self, tokens_per_second: f64) {
+        self.speed.set(tokens_per_second);
+    }
+
+    pub fn encode(&self) -> String {
+        let mut out = String::new();
+        // Writing into a string does not fail.
+        let _ = text::encode(&mut out, &self.registry);
+        out
+    }
+}
+
+fn to_gauge(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DraftSource, Metrics, Step};
+    use std::time::Duration;
+
+    #[test]
+    fn encoded_text_has_the_recorded_values() {
+        let metrics = Metrics::new(vec![("cpu", "a \"fast\" CPU".to_owned())]);
+        metrics.step("m", Step { prompt: 7, generated: 3, cached: 16 });
+        metrics.record_drafts("m", DraftSource::DraftModel, 5, 2);
+        metrics.step("m", Step { generated: 1, ..Step::default() });
+        metrics.first_token("m", Duration::from_millis(3));
+        metrics.refuse("m", "model_queue");
+        metrics.memory("cpu", "weights", 5);
+        let text = metrics.encode();
+        for line in [
+            "outpost_prompt_tokens_total{model=\"m\"} 7",
+            "outpost_generated_tokens_total{model=\"m\"} 4",
+            "outpost_cached_prompt_tokens_total{model=\"m\"} 16",
+            "outpost_drafted_tokens_total{model=\"m\",by=\"draft\"} 5",
+            "outpost_accepted_tokens_total{model=\"m\",by=\"draft\"} 2",
+            "outpost_time_to_first_token_seconds_bucket{le=\"0.004\",model=\"m\"} 1",
+            "outpost_time_to_first_token_seconds_bucket{le=\"0.002\",model=\"m\"} 0",
+            "outpost_refusals_total{model=\"m\",reason=\"model_queue\"} 1",
+            "outpost_server_info{cpu=\"a \\\"fast\\\" CPU\"} 1",
+            "outpost_uptime_seconds 0",
+            "outpost_memory_bytes{device=\"cpu\",use=\"weights\"} 5",
+            "# EOF",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+}

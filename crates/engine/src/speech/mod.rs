@@ -1,0 +1,23 @@
+//! Text to speech: turns texts into phonemes, and speaks them with Kokoro models, part by part.
+
+mod checkpoint;
+mod device_network;
+mod job;
+mod model;
+mod request;
+mod voice_info;
+
+use outpost_phonemes as phonemes;
+
+pub use checkpoint::SpeechCheckpoint;
+pub use job::SpeechJob;
+pub use model::SpeechModel;
+pub use request::{SpeechRequest, SpokenPart};
+pub use voice_info::VoiceInfo;
+
+use crate::jobs::{Events, JobQueue, JobWorkload};
+
+/// The spoken parts of a request. Dropping it cancels those that are not spoken yet.
+pub type SpeechParts = Events<SpokenPart>;
+pub type SpeechQueue = JobQueue<SpeechJob>;
+pub type SpeechWorkload = JobWorkload<SpeechJob>;

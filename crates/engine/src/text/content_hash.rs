@@ -1,0 +1,50 @@
+//! A hash of a model's weights, so that clients can tell whether two responses come from the same model.
+//!
+//! Reading whole checkpoints again would double the time to load them, so the hash covers the name, shape, type and middle
+//! row of each tensor. Training changes nearly every row of every matrix that it changes at all.
+
+use ring::digest::{Context, SHA256};
+
+use outpost_models::ModelError;
+use outpost_models::peft::PeftAdapter;
+use outpost_models::weights::Weights;
+
+/// The hash of a network's weights. Does not depend on the names, number and order of its files.
+pub fn of_network(weights: &dyn Weights) -> Result<u64, ModelError> {
+    let mut hash = Context::new(&SHA256);
+    let mut names = weights.names();
+    names.sort_unstable();
+    for name in &names {
+        let shape = weights.shape(name).unwrap_or_default();
+        hash.update(format!("{name} {shape:?} {:?}\n", weights.dtype(name)).as_bytes());
+        // Each element of a vector is a row.
+        let rows: usize = shape.iter().take((shape.len() - 1).max(1)).product();
+        if rows > 0 {
+            hash.update(&weights.rows(name, rows / 2, 1)?.bytes()?);
+        }
+    }
+    Ok(finish(hash))
+}
+
+/// The hash of an adapter: its modules and scales, and all elements of the first and the last module.
+pub fn of_adapter(adapter: &PeftAdapter) -> Result<u64, ModelError> {
+    let mut hash = Context::new(&SHA256);
+    let modules = adapter.modules();
+    for module in modules {
+        hash.update(
+            format!("{} {:?} {} {}\n", module.layer, module.down.shape, module.up.name, module.scale).as_bytes(),
+        );
+    }
+    for module in modules.first().into_iter().chain(modules.last()) {
+        for matrix in [&module.down, &module.up] {
+            hash.update(&adapter.rows(matrix)?.bytes()?);
+        }
+    }
+    Ok(finish(hash))
+}
+
+/// The beginning of a digest.
+pub fn finish(hash: Context) -> u64 {
+    let first = hash.finish().as_ref().first_chunk().copied();
+    first.map_or(0, u64::from_be_bytes)
+}

@@ -1,0 +1,332 @@
+//! Builds the grammar of an output format: Lark rules for tool calls, JSON schemas for their arguments and for text.
+
+use std::fmt::Write;
+
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use serde_json::{Value, json};
+
+use super::error::GrammarError;
+use super::json_string;
+use super::regex_escape::escape;
+use super::schema::{self, Multiples, SchemaError, WHITE_SPACE};
+use crate::text::tools::{CallFormat, CallSyntax, InputFormat, OutputSpec, PYTHON, TextFormat, Tool, bare_call};
+
+/// Max parts of a schema to try one by one if it does not compile, and how often.
+const MAX_SUSPECTS: usize = 200;
+const MAX_ROUNDS: usize = 4;
+/// Max calls per choice: a small model may otherwise call tools endlessly.
+const MAX_CALLS: usize = 16;
+
+/// Max lines of a grammar in Lark notation: the compiler's time grows with the square of the number of rules.
+const MAX_LARK_LINES: usize = 512;
+/// The name of the text's schema or grammar in the Lark rules.
+const TEXT: &str = "text";
+
+/// The source of a grammar.
+pub(super) struct Source {
+    /// Absent if the output is a single schema.
+    lark: Option<String>,
+    /// The grammar of the text, if it is not a schema.
+    text: Option<GrammarWithLexer>,
+    pub schemas: Vec<Part>,
+    /// The grammars of custom tools' arguments, with the index of each tool.
+    inputs: Vec<(usize, GrammarWithLexer)>,
+}
+
+/// A schema in the grammar.
+pub(super) struct Part {
+    /// Its name in [`Source::lark`].
+    name: String,
+    /// As it was sent.
+    original: Value,
+    schema: Value,
+    /// Whether all of the schema must be enforced.
+    strict: bool,
+    /// The paths inside the schema of what is not enforced.
+    unenforced: Vec<String>,
+    /// The index of the tool whose parameters these are; `None` for the text.
+    tool: Option<usize>,
+}
+
+/// A part of a request's schemas that the output need not match, because the grammar cannot express it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unenforced {
+    /// The index of the tool with the schema; `None` for the schema of the text.
+    pub tool: Option<usize>,
+    /// The path inside the schema; empty if only its type is enforced.
+    pub path: String,
+}
+
+/// Builds the grammar of `spec` and checks its schemas.
+pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<Source, GrammarError> {
+    let has_text = syntax.is_none_or(|syntax| !syntax.call_required);
+    let mut multiples = Multiples::default();
+    let mut schemas = Vec::new();
+    if has_text {
+        schemas.extend(text_schema(spec, &mut multiples)?);
+    }
+    let text = if has_text { text_grammar(&spec.text)? } else { None };
+    let mut inputs = Vec::new();
+    let Some(syntax) = syntax else { return Ok(Source { lark: None, text, schemas, inputs }) };
+    for (index, tool) in &syntax.callable {
+        match &tool.input {
+            None => schemas.push(parameters(*index, tool, &mut multiples)?),
+            Some(format) => inputs.push((*index, input(*index, format)?)),
+        }
+    }
+    if syntax.format == CallFormat::Llama && !syntax.call_required && !matches!(spec.text, TextFormat::Free) {
+        let what = "This model starts tool calls the same way as JSON text, so a format of the text cannot be combined with optional tools. Set tool_choice to \"required\" or \"none\", or omit the format.";
+        return Err(GrammarError::Combination(what.to_owned()));
+    }
+    Ok(Source { lark: Some(lark(syntax)), text, schemas, inputs })
+}
+
+fn text_schema(spec: &OutputSpec, multiples: &mut Multiples) -> Result<Option<Part>, GrammarError> {
+    let (schema, strict) = match &spec.text {
+        TextFormat::Free | TextFormat::Regex(_) | TextFormat::Choice(_) | TextFormat::Lark(_) => return Ok(None),
+        TextFormat::Object => (json!({ "type": "object" }), true),
+        TextFormat::Schema { schema, strict } => (schema.clone(), *strict),
+    };
+    Part::new(TEXT.to_owned(), &schema, strict, None, multiples).map(Some)
+}
+
+/// The grammar of a text format that is not a schema.
+fn text_grammar(format: &TextFormat) -> Result<Option<GrammarWithLexer>, GrammarError> {
+    let grammar = match format {
+        TextFormat::Free | TextFormat::Object | TextFormat::Schema { .. } => return Ok(None),
+        TextFormat::Regex(regex) => GrammarWithLexer::from_regex(without_anchors(regex)),
+        TextFormat::Choice(texts) => {
+            let texts: Vec<String> = texts.iter().map(|text| quote(text)).collect();
+            GrammarWithLexer::from_lark(format!("start: {}", texts.join(" | ")))
+        }
+        TextFormat::Lark(grammar) => match grammar.lines().count() {
+            0..=MAX_LARK_LINES => GrammarWithLexer::from_lark(grammar.clone()),
+            lines => {
+                let what = format!("cannot be enforced: it has {lines} lines; at most {MAX_LARK_LINES} are allowed");
+                return Err(GrammarError::schema(None, String::new(), what));
+            }
+        },
+    };
+    Ok(Some(GrammarWithLexer { name: Some(TEXT.to_owned()), ..grammar }))
+}
+
+/// The text must match as a whole, so anchors at both ends add nothing.
+fn without_anchors(regex: &str) -> &str {
+    let regex = regex.strip_prefix('^').unwrap_or(regex);
+    let escapes = |text: &str| text.len() - text.trim_end_matches('\\').len();
+    regex.strip_suffix('$').filter(|rest| escapes(rest) % 2 == 0).unwrap_or(regex)
+}
+
+/// The grammar of a custom tool's arguments.
+fn input(index: usize, format: &InputFormat) -> Result<GrammarWithLexer, GrammarError> {
+    let invalid = |what| GrammarError::schema(Some(index), String::new(), what);
+    let grammar = GrammarWithLexer::from_lark(json_string::arguments(format).map_err(invalid)?);
+    Ok(GrammarWithLexer { name: Some(arguments_name(index)), ..grammar })
+}
+
+/// The name of a tool's arguments in the Lark rules.
+fn arguments_name(index: usize) -> String {
+    format!("arguments_{index}")
+}
+
+/// The schema of a tool's arguments: always an object, an empty one if the tool takes none.
+fn parameters(index: usize, tool: &Tool, multiples: &mut Multiples) -> Result<Part, GrammarError> {
+    let mut schema = match tool.parameters() {
+        None => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
+        Some(parameters) => parameters.clone(),
+    };
+    match schema.as_object_mut().map(|fields| fields.entry("type").or_insert_with(|| json!("object"))) {
+        Some(kind) if kind == "object" => {}
+        _ => {
+            let what = "must describe an object: its type must be 'object'".to_owned();
+            return Err(GrammarError::schema(Some(index), String::new(), what));
+        }
+    }
+    Part::new(arguments_name(index), &schema, tool.strict, Some(index), multiples)
+}
+
+impl Part {
+    fn new(
+        name: String,
+        schema: &Value,
+        strict: bool,
+        tool: Option<usize>,
+        multiples: &mut Multiples,
+    ) -> Result<Self, GrammarError> {
+        let invalid =
+            |error: SchemaError| GrammarError::schema(tool, schema::display(schema, &error.pointer), error.what);
+        let prepared = schema::prepare(schema, strict, multiples).map_err(invalid)?;
+        let original = schema.clone();
+        Ok(Self { name, original, schema: prepared.schema, strict, unenforced: prepared.unenforced, tool })
+    }
+
+    pub fn is_strict(&self) -> bool {
+        self.strict
+    }
+
+    /// Removes from a schema that does not compile the keywords for which `compiles` fails, or everything but the type
+    /// if it still does not compile then.
+    pub fn leave_open(&mut self, compiles: &dyn Fn(Value) -> bool) {
+        for _ in 0..MAX_ROUNDS {
+            let mut removed: Vec<String> = Vec::new();
+            for suspect in schema::suspects(&mut self.schema).into_iter().take(MAX_SUSPECTS) {
+                // Without what was removed from it, the part may compile: that is for the next round.
+                let is_changed =
+                    removed.iter().any(|pointer| suspect.has_others || pointer.starts_with(&suspect.pointer));
+                if !is_changed && !compiles(suspect.part) {
+                    removed.extend(suspect.keywords);
+                }
+            }
+            for pointer in &removed {
+                self.unenforced.push(schema::display(&self.original, pointer));
+                schema::remove_keyword(&mut self.schema, pointer);
+            }
+            if removed.is_empty() {
+                break;
+            }
+            if compiles(self.schema.clone()) {
+                self.unenforced.sort();
+                self.unenforced.dedup();
+                return;
+            }
+        }
+        schema::open(&mut self.schema);
+        self.unenforced = vec![String::new()];
+    }
+}
+
+/// Lark rules for text, calls, or both.
+fn lark(syntax: &CallSyntax) -> String {
+    let format = syntax.format;
+    let opening = literal(format.opening(), syntax);
+    let lead = literal(format.lead(), syntax);
+    let several = if syntax.parallel { format!("(separator call){{0,{}}}", MAX_CALLS - 1) } else { String::new() };
+    let mut out = String::from("%llguidance {}\n");
+    let mut rule = |name: &str, body: &str| {
+        let _ = writeln!(out, "{name}: {body}");
+    };
+    rule("start", &start(syntax, &opening));
+    rule("calls", &format!("{lead} call {several} {}", literal(format.closing(), syntax)));
+    if let (true, Some(separator)) = (syntax.parallel, format.separator()) {
+        rule("separator", &literal(separator, syntax));
+    }
+    let names: Vec<String> = syntax.callable.iter().map(|(index, _)| format!("call_{index}")).collect();
+    rule("call", &names.join(" | "));
+    let tail = literal(format.tail(), syntax);
+    for (index, tool) in &syntax.callable {
+        rule(&format!("call_{index}"), &format!("{} @arguments_{index} {tail}", quote(&format.head(&tool.name))));
+    }
+    if syntax.bare {
+        plain(syntax, &opening, &mut out);
+        bare_calls(syntax, &mut out);
+    } else if format == CallFormat::Llama && !syntax.call_required {
+        out.push_str("TEXT: /(?s:.*)/ & ~/[ \\n\\r\\t]*\\{\"name\"(?s:.*)/\n");
+    }
+    out
+}
+
+/// Text, optionally followed by calls. The text never contains the format's opening, which is a separate lexeme.
+fn plain(syntax: &CallSyntax, opening: &str, out: &mut String) {
+    let rules = match syntax.opening_id() {
+        Some(_) => format!("plain: TEXT | TEXT {opening} calls\nTEXT: /(?s:.*)/\n"),
+        None => {
+            let opening = escape(syntax.format.opening());
+            let lexemes = format!("until[lazy]: /(?s:.*){opening}/\nTEXT: /(?s:.*)/ & ~/(?s:.*){opening}(?s:.*)/\n");
+            format!("plain: TEXT | until calls\n{lexemes}")
+        }
+    };
+    out.push_str(&rules);
+}
+
+/// Calls without the format's opening. A lazy lexeme ends at its first match: the output may be text up to where a
+/// tool's arguments begin, and is a call from there on. The tools share all lexemes except their names, as 128 long
+/// lexemes at once would exceed the lexer's limits. The text after the last call must not begin like a call.
+fn bare_calls(syntax: &CallSyntax, out: &mut String) {
+    let more = if syntax.parallel { format!("(bare_opening bare){{0,{}}}", MAX_CALLS - 1) } else { String::new() };
+    let all = |rule: &str| syntax.callable.iter().map(|(index, _)| format!("{rule}_{index}")).collect::<Vec<_>>();
+    let _ = writeln!(out, "bare_calls: bare_opening bare {more} REST\nbare: {}", all("bare").join(" | "));
+    let _ = writeln!(out, "bare_name: {}", all("name").join(" | "));
+    for (index, tool) in &syntax.callable {
+        let _ = writeln!(out, "bare_{index}: name_{index} bare_middle BLANK? @arguments_{index} bare_tail");
+        let _ = writeln!(out, "name_{index}[lazy]: {}", quote(&format!("{}\"", tool.name)));
+    }
+    let _ = writeln!(
+        out,
+        "bare_opening[lazy]: /{}/\nbare_middle[lazy]: /{}/",
+        bare_call::opening_regex(),
+        bare_call::middle_regex()
+    );
+    let _ = writeln!(out, "bare_tail[lazy]: /({WHITE_SPACE})?\\}}/\nBLANK: /{WHITE_SPACE}/");
+    let _ = writeln!(out, "REST: /(?s:.*)/ & ~/{}(?s:.*)/", bare_call::prefix_regex());
+}
+
+fn start(syntax: &CallSyntax, opening: &str) -> String {
+    let python = syntax.control_tokens.iter().find(|(text, _)| *text == PYTHON).map(|(_, id)| format!("<[{id}]>"));
+    let python = python.map(|token| format!("{token}? ")).unwrap_or_default();
+    match syntax.format {
+        CallFormat::Llama if syntax.call_required => format!("{python} calls"),
+        CallFormat::Llama => format!("TEXT | {python} calls"),
+        _ if syntax.call_required => format!("{opening} calls"),
+        _ if syntax.bare => "plain | bare_opening (plain | bare_name plain) | bare_calls".to_owned(),
+        _ => format!("@text | {opening} calls"),
+    }
+}
+
+/// Text of the format as a Lark expression; markers that are control tokens become token IDs.
+fn literal(text: &str, syntax: &CallSyntax) -> String {
+    let found = syntax.control_tokens.iter().filter_map(|(mark, id)| Some((text.find(mark)?, *mark, *id))).min();
+    match found {
+        None if text.is_empty() => String::new(),
+        None => quote(text),
+        Some((at, mark, id)) => {
+            let (before, after) = (text.get(..at).unwrap_or_default(), text.get(at + mark.len()..).unwrap_or_default());
+            format!("{} <[{id}]> {}", literal(before, syntax), literal(after, syntax))
+        }
+    }
+}
+
+fn quote(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+impl Source {
+    /// The whole grammar, or only the schema `part`.
+    pub fn grammar(&self, part: Option<usize>) -> TopLevelGrammar {
+        let named = |part: &Part| GrammarWithLexer {
+            name: Some(part.name.clone()),
+            json_schema: Some(part.schema.clone()),
+            ..GrammarWithLexer::default()
+        };
+        let chosen = self.schemas.iter().enumerate().filter(|(index, _)| part.is_none_or(|part| part == *index));
+        let schemas = chosen.map(|(_, part)| named(part));
+        let lark = self.lark.clone().filter(|_| part.is_none()).map(GrammarWithLexer::from_lark);
+        let text = self.text.clone().filter(|_| part.is_none());
+        let inputs = self.inputs.iter().filter(|_| part.is_none()).map(|(_, grammar)| grammar.clone());
+        TopLevelGrammar {
+            grammars: lark.into_iter().chain(text).chain(inputs).chain(schemas).collect(),
+            max_tokens: None,
+        }
+    }
+
+    /// The grammars of custom tools' arguments, with the index of each tool.
+    pub fn inputs(&self) -> impl Iterator<Item = (usize, TopLevelGrammar)> {
+        self.inputs.iter().map(|(tool, grammar)| (*tool, TopLevelGrammar::from_grammar(grammar.clone())))
+    }
+
+    /// The grammar of the text alone, if it is not a schema.
+    pub fn text_grammar(&self) -> Option<TopLevelGrammar> {
+        self.text.clone().map(TopLevelGrammar::from_grammar)
+    }
+
+    /// An error in the schema at `part`.
+    pub fn error(&self, part: usize, what: String) -> GrammarError {
+        GrammarError::schema(self.schemas.get(part).and_then(|part| part.tool), String::new(), what)
+    }
+
+    pub fn unenforced(&self) -> Vec<Unenforced> {
+        let of = |part: &Part| {
+            part.unenforced.iter().map(|path| Unenforced { tool: part.tool, path: path.clone() }).collect::<Vec<_>>()
+        };
+        self.schemas.iter().flat_map(of).collect()
+    }
+}

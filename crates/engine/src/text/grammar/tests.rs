@@ -1,0 +1,416 @@
+//! Tests which output with tools the grammar accepts, byte by byte, and that the call parser agrees.
+
+use std::sync::{Arc, LazyLock};
+
+use llguidance::{Matcher, ParserFactory};
+use proptest::prelude::*;
+use serde_json::json;
+use toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
+
+use super::{compile, factory, parse, source};
+use crate::text::tools::{CallFormat, CallParser, CallSyntax, OutputSpec, TextFormat, Tool};
+
+/// A vocabulary with one token per byte, an end-of-sequence token and these words.
+const END: u32 = 256;
+const WORDS: [&str; 4] = [
+    "\n\n```json\n{\n    \"name\": \"look_up_",
+    "{\"name\": \"list_11\", \"arguments\": {\"city",
+    "```\n{ \"name\" : \"make_14\" , \"parameters\" : {",
+    "  {  {  \"name\":  \"make_1",
+];
+
+static FACTORY: LazyLock<ParserFactory> = LazyLock::new(|| {
+    let bytes = (0..=u8::MAX).map(|byte| vec![byte]);
+    let words = WORDS.map(|word| word.as_bytes().to_vec());
+    let words: Vec<Vec<u8>> = bytes.chain([vec![TokTrie::SPECIAL_TOKEN_MARKER, b'e']]).chain(words).collect();
+    let trie = TokTrie::from(&TokRxInfo::new(END + 1 + WORDS.len() as u32, END), &words);
+    let environment: toktrie::TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+    factory(&environment).unwrap()
+});
+
+fn syntax(format: CallFormat, parallel: bool) -> CallSyntax {
+    let tool = |name: &str, parameters| {
+        let function = json!({ "name": name, "parameters": parameters });
+        Tool {
+            name: name.to_owned(),
+            definition: json!({ "type": "function", "function": function }),
+            strict: true,
+            input: None,
+        }
+    };
+    let city = json!({ "type": "object", "properties": { "city": { "type": "string" } }, "required": ["city"],
+        "additionalProperties": false });
+    let callable = vec![(0, tool("get_weather", city)), (1, tool("get", json!({ "type": "object" })))];
+    CallSyntax {
+        format,
+        control_tokens: Vec::new(),
+        callable,
+        call_required: false,
+        bare: format != CallFormat::Llama,
+        parallel,
+    }
+}
+
+fn matcher(syntax: &CallSyntax) -> Matcher {
+    let tools = syntax.callable.iter().map(|(_, tool)| tool.clone()).collect();
+    parse(&FACTORY, &source::build(&OutputSpec { tools, ..OutputSpec::default() }, Some(syntax)).unwrap(), None)
+        .unwrap()
+}
+
+/// The number of accepted bytes of a text of this format, and whether it may end after them.
+pub(super) fn accepted_text(format: TextFormat, text: &str) -> (usize, bool) {
+    let spec = OutputSpec { text: format, ..OutputSpec::default() };
+    let mut matcher = parse(&FACTORY, &source::build(&spec, None).unwrap(), None).unwrap();
+    read(&mut matcher, text)
+}
+
+fn read(matcher: &mut Matcher, text: &str) -> (usize, bool) {
+    for (at, byte) in text.bytes().enumerate() {
+        if !allows(matcher, byte.into()) {
+            return (at, false);
+        }
+        matcher.consume_token(byte.into()).unwrap();
+    }
+    (text.len(), allows(matcher, END))
+}
+
+fn allows(matcher: &mut Matcher, token: u32) -> bool {
+    matcher.compute_mask_or_eos().unwrap().is_allowed(token)
+}
+
+/// The number of accepted bytes of the text, and whether the output may end after them.
+fn accepted(format: CallFormat, parallel: bool, text: &str) -> (usize, bool) {
+    read(&mut matcher(&syntax(format, parallel)), text)
+}
+
+fn is_whole(text: &str) -> bool {
+    accepted(CallFormat::Hermes, true, text) == (text.len(), true)
+}
+
+#[test]
+fn calls_without_an_opening_match_their_schema() {
+    for lead in ["", " \n", "```json\n", "```\n", "\n```json \r\n\t", "{"] {
+        for (blank, key) in [("", "arguments"), (" ", "parameters"), ("\n  ", "arguments")] {
+            let head = format!("{lead}{{{blank}\"name\":{blank}\"get_weather\",{blank}\"{key}\":{blank}");
+            for format in [CallFormat::Hermes, CallFormat::Mistral] {
+                let call = format!("{head}{{\"city\": \"Paris\"{blank}}}{blank}}}");
+                assert_eq!(accepted(format, true, &call), (call.len(), true), "{call:?}");
+                for wrong in ["5", "{\"town\"", "{\"city\": 5", "{}", "\"{", "{\"city\": \"Paris\"}, "] {
+                    let refused = accepted(format, true, &format!("{head}{wrong}")).0;
+                    assert!(
+                        refused >= head.len() && refused < head.len() + wrong.len(),
+                        "{head:?} {wrong:?} {refused}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn text_that_resembles_a_call_is_free_text() {
+    let texts = [
+        "",
+        "```",
+        "```json\n{\"name\": \"find\", \"arguments\": 5}\n```",
+        "{\"name\": \"get_weather\", \"description\": 5",
+        "{\"name\": \"get_weather_now\", \"arguments\": 5",
+        "{\"name\": \"get _weather\", \"arguments\": 5",
+        "{\"arguments\": 5, \"name\": \"get_weather\"}",
+        "[1, {\"name\": \"get_weather\", \"arguments\": 5}]",
+        "```python\n{\"name\": \"get_weather\", \"arguments\": 5}",
+        "Like so: {\"name\": \"get_weather\", \"arguments\": 5}",
+        "``` json\n{\"name\": \"get_weather\", \"arguments\": 5}",
+    ];
+    for text in texts {
+        assert!(is_whole(text), "{text:?}");
+    }
+}
+
+#[test]
+fn parallel_calls_follow_each_other_with_fences_between() {
+    let call = "{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}";
+    for between in ["\n", "\n```\n```json\n", "\n```\n\n", " "] {
+        let both = format!("{call}{between}{call}");
+        assert!(is_whole(&both) && is_whole(&both.replace("{\"name", "```json\n{\"name")), "{both:?}");
+        let wrong = both.replace("{\"city\": \"Oslo\"}", "{\"city\": \"Oslo\"").replacen("\"}", "\"}}", 1);
+        assert!(!is_whole(&wrong), "{wrong:?}");
+        assert!(!is_whole(&format!("{call}{between}{{\"name\": \"get_weathe")));
+        assert!(!is_whole(&format!("{call}{between}{{\"name\": \"other\", ")));
+        let single = accepted(CallFormat::Hermes, false, &both);
+        assert!(!single.1 && single.0 < both.len(), "{single:?}");
+    }
+    assert!(is_whole(&format!("{call}\n```\nThat is {{\"it\": 1}}.")));
+    let calls = |count: usize| vec![call; count].join("\n");
+    assert!(is_whole(&calls(16)) && !is_whole(&calls(17)));
+}
+
+/// The start of a call, and strings with which to corrupt it.
+const CALL: [&str; 9] = ["```json", "\n", "{", "\"name\"", ": ", "\"get\"", ",\n", "\"arguments\"", ":"];
+const PIECES: [&str; 14] = [
+    "```",
+    "json",
+    "\n",
+    " ",
+    "\t\r",
+    "{",
+    "\"",
+    "\"name\"",
+    "\"parameters\"",
+    "\"get_weather\"",
+    ",",
+    ":",
+    "x",
+    "<tool_call>",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn grammar_and_parser_agree_on_where_a_call_begins(
+        from in prop::sample::select(vec![0usize, 2]),
+        changes in prop::collection::vec((0usize..9, prop::option::of(prop::sample::select(PIECES.to_vec())), any::<bool>()), 0..3),
+        parallel: bool,
+    ) {
+        let mut pieces = CALL[from..].to_vec();
+        for (at, piece, keep) in changes {
+            let at = at.min(pieces.len() - 1);
+            pieces.splice(at..at + usize::from(!keep), piece);
+            prop_assume!(!pieces.is_empty());
+        }
+        let syntax = syntax(CallFormat::Hermes, parallel);
+        let (mut matcher, mut parser) = (matcher(&syntax), CallParser::new(Arc::new(syntax)));
+        for ch in pieces.concat().chars() {
+            let byte = ch as u32;
+            if !allows(&mut matcher, byte) {
+                prop_assert!(parser.is_calling());
+                break;
+            }
+            matcher.consume_token(byte).unwrap();
+            parser.push(0, &ch.to_string());
+            prop_assert_eq!(parser.is_calling(), !allows(&mut matcher, u32::from(b'z')), "at {:?} of {:?}", ch, pieces.concat());
+        }
+    }
+}
+
+#[test]
+fn multiples_are_exact_with_and_without_a_point() {
+    let both = json!({ "type": "integer", "allOf": [{ "multipleOf": 60 }, { "multipleOf": 7 }] });
+    let cases = [
+        (json!({ "type": "integer", "multipleOf": 9_973 }), vec!["0", "9973", "-19946"], vec!["1", "9974", "99730.0"]),
+        (json!({ "type": "number", "multipleOf": 0.05 }), vec!["0", "3", "0.1", "-0.15", "7.95"], vec!["0.01", "0.12"]),
+        (json!({ "type": "number", "multipleOf": 0.000_000_01 }), vec!["5", "0.12345678"], vec!["0.123456789"]),
+        (both, vec!["0", "420", "-840"], vec!["60", "7", "421"]),
+    ];
+    for (schema, right, wrong) in cases {
+        let spec =
+            OutputSpec { text: TextFormat::Schema { schema: schema.clone(), strict: true }, ..OutputSpec::default() };
+        let matcher = parse(&FACTORY, &source::build(&spec, None).unwrap(), None).unwrap();
+        let whole = |text: &str| {
+            let mut matcher = matcher.deep_clone();
+            text.bytes().all(|byte| allows(&mut matcher, byte.into()) && matcher.consume_token(byte.into()).is_ok())
+                && allows(&mut matcher, END)
+        };
+        assert!(right.iter().all(|text| whole(text)) && !wrong.iter().any(|text| whole(text)), "{schema}");
+    }
+}
+
+/// Compiles a schema that is not strict. Returns what is left open, and which of the texts the grammar accepts.
+fn accepts(schema: serde_json::Value, texts: &[&str]) -> (Vec<String>, Vec<bool>) {
+    let spec = OutputSpec { text: TextFormat::Schema { schema, strict: false }, ..OutputSpec::default() };
+    let compiled = compile(&FACTORY, source::build(&spec, None).unwrap()).unwrap();
+    let matcher = compiled.matcher.lock().unwrap();
+    let is_whole = |text: &&str| {
+        let mut matcher = matcher.deep_clone();
+        text.bytes().all(|byte| allows(&mut matcher, byte.into()) && matcher.consume_token(byte.into()).is_ok())
+            && allows(&mut matcher, END)
+    };
+    (compiled.unenforced.into_iter().map(|part| part.path).collect(), texts.iter().map(is_whole).collect())
+}
+
+#[test]
+fn bounds_between_multiples_are_those_of_the_next_multiples() {
+    for (schema, right, wrong) in [
+        (json!({ "multipleOf": 0.1, "minimum": 0.15, "maximum": 0.25 }), vec!["0.2"], vec!["0.1", "0.3"]),
+        (json!({ "multipleOf": 0.1, "minimum": 0.25, "maximum": 0.45 }), vec!["0.3", "0.4"], vec!["0.2", "0.5"]),
+        (json!({ "multipleOf": 0.1, "minimum": -0.25, "maximum": -0.15 }), vec!["-0.2"], vec!["-0.1", "0.2"]),
+        (json!({ "multipleOf": 0.01, "minimum": 19.99, "maximum": 19.995 }), vec!["19.99"], vec!["19.98", "20"]),
+        (json!({ "multipleOf": 0.01, "minimum": 0.29, "maximum": 0.29 }), vec!["0.29"], vec!["0.28"]),
+        (json!({ "multipleOf": 0.5, "exclusiveMinimum": 1, "exclusiveMaximum": 2 }), vec!["1.5"], vec!["1", "2"]),
+        (json!({ "multipleOf": 5, "minimum": 11, "exclusiveMaximum": 25 }), vec!["15", "20"], vec!["10", "25"]),
+        (
+            json!({ "type": ["number", "null"], "multipleOf": 10, "minimum": 5, "maximum": 15 }),
+            vec!["10", "null"],
+            vec!["5", "20"],
+        ),
+        (json!({ "multipleOf": 3, "minimum": -4 }), vec!["-3", "0", "9"], vec!["-6", "1"]),
+    ] {
+        let mut number = json!({ "type": "number" });
+        number.as_object_mut().unwrap().extend(schema.as_object().unwrap().clone());
+        let texts: Vec<&str> = right.iter().chain(&wrong).copied().collect();
+        let expected: Vec<bool> = right.iter().map(|_| true).chain(wrong.iter().map(|_| false)).collect();
+        assert_eq!(accepts(number, &texts), (vec![], expected), "{schema}");
+    }
+}
+
+#[test]
+fn what_does_not_compile_is_left_open_and_the_rest_enforced() {
+    let property = |schema| json!({ "type": "object", "properties": { "a": schema, "b": { "type": "integer" } }, "required": ["a", "b"] });
+    let cases = [
+        // Look-around beside a format: the format is enforced.
+        (
+            property(json!({ "type": "string", "format": "email", "pattern": "^(?!\\.)(?!.*\\.\\.)[a-z.]+@[a-z.]+$" })),
+            vec![".properties.a.pattern"],
+            vec![(r#"{"a":"x@y.org","b":1}"#, true), (r#"{"a":"x","b":1}"#, false)],
+        ),
+        // Alternatives that may both match.
+        (
+            property(
+                json!({ "oneOf": [{ "type": "integer", "minimum": 0 }, { "type": "integer", "maximum": 9 }, { "type": "string" }] }),
+            ),
+            vec![".properties.a.oneOf"],
+            vec![(r#"{"a":5,"b":1}"#, true), (r#"{"a":"x","b":1}"#, true), (r#"{"a":null,"b":1}"#, false)],
+        ),
+        // zod's uuid: a pattern and the format that it implies.
+        (
+            property(
+                json!({ "type": "string", "format": "uuid", "pattern": "^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$" }),
+            ),
+            vec![],
+            vec![
+                (r#"{"a":"123e4567-e89b-12d3-a456-426614174000","b":1}"#, true),
+                (r#"{"a":"123e4567-e89b-92d3-a456-426614174000","b":1}"#, false),
+            ],
+        ),
+        // A number of properties that cannot be counted.
+        (
+            json!({ "type": "object", "properties": { "a": { "type": "integer" }, "b": {}, "c": {} }, "maxProperties": 2 }),
+            vec![".maxProperties"],
+            vec![(r#"{"a":1,"b":2,"c":3}"#, true), (r#"{"a":"x"}"#, false)],
+        ),
+        // Bounds that the compiler's integers cannot hold.
+        (
+            property(json!({ "type": "number", "minimum": -1e20, "maximum": 1e20 })),
+            vec![".properties.a.maximum", ".properties.a.minimum"],
+            vec![(r#"{"a":1.5,"b":1}"#, true), (r#"{"a":"x","b":1}"#, false), (r#"{"a":1.5,"b":"x"}"#, false)],
+        ),
+        // What a reference leads to is named once.
+        (
+            json!({ "oneOf": [{ "$ref": "#/$defs/x" }, { "type": "null" }],
+                "$defs": { "x": { "type": "string", "pattern": "^(?!a)[a-z]+$" } } }),
+            vec![".$defs.x.pattern"],
+            vec![(r#""b""#, true), ("null", true), ("1", false)],
+        ),
+        // Names in an enum.
+        (
+            json!({ "type": "object", "propertyNames": { "$ref": "#/$defs/color" }, "additionalProperties": { "type": "integer" },
+                "$defs": { "color": { "title": "Color", "type": "string", "enum": ["red", "blue"] } } }),
+            vec![],
+            vec![
+                (r#"{"red":1,"blue":2}"#, true),
+                (r#"{"blue":2}"#, true),
+                (r#"{"green":1}"#, false),
+                (r#"{"red":"x"}"#, false),
+            ],
+        ),
+    ];
+    for (schema, paths, texts) in cases {
+        let (unenforced, accepted) = accepts(schema.clone(), &texts.iter().map(|(text, _)| *text).collect::<Vec<_>>());
+        assert_eq!(unenforced, paths, "{schema}");
+        assert_eq!(accepted, texts.iter().map(|(_, accepted)| *accepted).collect::<Vec<_>>(), "{schema}");
+    }
+}
+
+#[test]
+fn control_characters_without_a_short_escape_are_left_open_and_no_class_has_more_than_it_says() {
+    let constant = |schema| accepts(schema, &[]).0;
+    assert_eq!(constant(json!({ "const": "a\u{1}b" })), [".const"]);
+    assert_eq!(constant(json!({ "enum": ["a", { "b": ["\u{7f}"] }] })), [".enum"]);
+    assert!(constant(json!({ "const": "a\tb\n\"\\" })).is_empty());
+    for pattern in ["^\\x00$", "^a\\v$", "^[\\x00-\\x07]+$", "\u{1}", "^(a|\\x{b})$"] {
+        assert_eq!(constant(json!({ "type": "string", "pattern": pattern })), [".pattern"], "{pattern}");
+    }
+    assert_eq!(constant(json!({ "type": "string", "pattern": "(?i)^[^A\"]$" })), [".pattern"]);
+    for (pattern, right, wrong) in [
+        ("^[^\"]{3}$", vec!["abc", "a\nb", "\\\\\\", "äöü"], vec!["a\"b", "ab"]),
+        ("^[^\\\\]{2}$", vec!["ab", "\"\""], vec!["a\\"]),
+        ("^[^\\x00-\\x1f\"]+$", vec!["ab"], vec!["a\"b", "a\nb"]),
+        ("^[^\\n\"]$", vec!["a", "\t", "\\"], vec!["\n", "\""]),
+        ("^[\\x00-\\x1f]$", vec!["\n", "\t"], vec!["\\", "\"", "a"]),
+        ("^[^a]$", vec!["\"", "\\", "\n", "b"], vec!["a"]),
+        ("^[\\s\\v]\\S$", vec![" a", "\n\""], vec!["a "]),
+        ("^[\\w\\s]+$", vec!["a b"], vec!["ä"]),
+        ("^[^\\w\"]$", vec!["ä", "-"], vec!["a", "\""]),
+        ("(?i)^a\\s+b$", vec!["A B"], vec!["ab"]),
+        ("^.\\D\\W$", vec!["\"\"\"", "a\\\\"], vec!["\na-", "a1-"]),
+    ] {
+        let texts: Vec<String> = right.iter().chain(&wrong).map(|text| json!(text).to_string()).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let (unenforced, accepted) = accepts(json!({ "type": "string", "pattern": pattern }), &texts);
+        let expected: Vec<bool> = right.iter().map(|_| true).chain(wrong.iter().map(|_| false)).collect();
+        assert_eq!((unenforced, accepted), (vec![], expected), "{pattern} {texts:?}");
+    }
+    let names = json!({ "type": "object", "patternProperties": { "^[^\"]$": {} }, "additionalProperties": false });
+    assert_eq!(accepts(names, &[r#"{"a":1}"#, r#"{"\"":1}"#]).1, [true, false]);
+    let names = json!({ "type": "object", "patternProperties": { "^a\\x01.*$": {} }, "additionalProperties": false });
+    assert!(!constant(names).is_empty());
+}
+
+/// The matcher of a schema after `text`.
+fn matcher_after(schema: serde_json::Value, text: &str) -> Matcher {
+    let spec = OutputSpec { text: TextFormat::Schema { schema, strict: false }, ..OutputSpec::default() };
+    let compiled = compile(&FACTORY, source::build(&spec, None).unwrap()).unwrap();
+    assert!(compiled.unenforced.is_empty(), "{:?}", compiled.unenforced);
+    let mut matcher = compiled.matcher.lock().unwrap().deep_clone();
+    for byte in text.bytes() {
+        assert!(allows(&mut matcher, byte.into()), "{byte}");
+        matcher.consume_token(byte.into()).unwrap();
+    }
+    matcher
+}
+
+/// Otherwise, generation would stop there with an error.
+#[test]
+fn no_comma_follows_the_last_possible_property() {
+    let number = json!({ "type": "number" });
+    for schema in [
+        json!({ "type": "object", "propertyNames": { "enum": ["a", "b"] }, "additionalProperties": number, "required": ["a", "b"] }),
+        json!({ "type": "object", "patternProperties": { "^(a|b)$": number }, "additionalProperties": false, "required": ["a", "b"] }),
+        json!({ "type": "object", "propertyNames": { "pattern": "^[ab]$" }, "additionalProperties": number }),
+    ] {
+        let mut matcher = matcher_after(schema.clone(), r#"{"a":1,"b":2.5"#);
+        assert!(allows(&mut matcher, b'}'.into()) && !allows(&mut matcher, b','.into()), "{schema}");
+    }
+}
+
+#[test]
+fn the_maximum_number_of_optional_properties_stays_within_the_step_limits() {
+    let properties: serde_json::Map<_, _> =
+        (0..500).map(|at| (format!("rule-{at}"), json!({ "type": "boolean" }))).collect();
+    let schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    let mut matcher = matcher_after(schema, r#"{"rule-0": true, "rule-7":false,"rule-498":true"#);
+    assert!(allows(&mut matcher, b','.into()) && allows(&mut matcher, b'}'.into()));
+}
+
+/// The max number of tools of a request.
+fn many() -> CallSyntax {
+    let mut syntax = syntax(CallFormat::Hermes, true);
+    let (_, one) = syntax.callable[0].clone();
+    let more =
+        (2..128).map(|at| (at, Tool { name: format!("{}_{at}", ["look_up", "list", "make"][at % 3]), ..one.clone() }));
+    syntax.callable.extend(more);
+    syntax
+}
+
+#[test]
+fn the_maximum_number_of_tools_stays_within_the_step_limits() {
+    let mut matcher = matcher(&many());
+    for (word, id) in WORDS.into_iter().zip(END + 1..) {
+        assert!(allows(&mut matcher, id), "{word}");
+    }
+    for byte in "```json\n{\n  \"name\": \"look_up_99\",\n  \"arguments\": {\"city\": \"Rome\"}}".bytes() {
+        assert!(allows(&mut matcher, byte.into()), "{byte}");
+        matcher.consume_token(byte.into()).unwrap();
+    }
+    assert!(allows(&mut matcher, END));
+}

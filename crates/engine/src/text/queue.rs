@@ -1,0 +1,312 @@
+//! The queue of generation requests, shared by callers and the compute thread.
+//!
+//! The lock is held only briefly, never while a network computes, so [`TextQueue::push`] returns at once.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::model::TextModel;
+use super::request::{DeltaResult, GenerationRequest};
+use super::scheduler::{Full, Limits, ModelId, Request, RequestId, Scheduler, Tenant};
+use crate::error::{Failure, Refused};
+use crate::runtime::Runtime;
+use crate::runtime::backlog::retry_after;
+use crate::runtime::catch_panic::lock_or_reset;
+use crate::runtime::memory_budget::KvCache;
+
+/// Assumed length of a choice, in tokens, before any has ended.
+const DEFAULT_CHOICE_TOKENS: f64 = 256.;
+/// Weight of the newest step or choice in the moving averages.
+const NEWEST_WEIGHT: f64 = 0.1;
+
+pub struct TextQueue {
+    runtime: Arc<Runtime>,
+    state: Mutex<State>,
+}
+
+pub struct State {
+    pub scheduler: Scheduler,
+    /// Requests that have not started.
+    pub waiting: BTreeMap<RequestId, QueuedRequest>,
+    /// How often the scheduler was reset after a panic. Requests that ran before are unknown to the new one.
+    pub resets: u64,
+    speed: Speed,
+    /// Moving average of the tokens per choice; `None` before any has ended.
+    choice_tokens: Option<f64>,
+}
+
+/// A request in the queue.
+pub struct QueuedRequest {
+    pub model: Arc<TextModel>,
+    pub request: GenerationRequest,
+    pub sender: mpsc::Sender<DeltaResult>,
+    /// Channel room reserved for a failure, so that a slow client receives it too.
+    pub failure_permit: mpsc::OwnedPermit<DeltaResult>,
+    /// When it was submitted.
+    pub submitted_at: Duration,
+}
+
+impl QueuedRequest {
+    pub fn fail(self, failure: Failure) {
+        drop(self.failure_permit.send(Err(failure)));
+    }
+}
+
+/// The load of the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Waiting requests.
+    pub queued: usize,
+    /// Their prompt tokens.
+    pub queued_tokens: usize,
+    /// Running choices.
+    pub running: usize,
+    /// Bytes of their KV blocks.
+    pub kv_bytes: u64,
+}
+
+impl std::iter::Sum for Load {
+    fn sum<I: Iterator<Item = Self>>(loads: I) -> Self {
+        loads.fold(Self::default(), |total, load| Self {
+            queued: total.queued + load.queued,
+            queued_tokens: total.queued_tokens + load.queued_tokens,
+            running: total.running + load.running,
+            kv_bytes: total.kv_bytes + load.kv_bytes,
+        })
+    }
+}
+
+/// Tokens per second, as a moving average over steps. The first measured step counts in full.
+#[derive(Debug, Default)]
+struct Speed {
+    tokens: f64,
+    seconds: f64,
+}
+
+impl Speed {
+    fn measure(&mut self, tokens: usize, took: Duration) {
+        self.tokens += tokens as f64 - self.tokens * NEWEST_WEIGHT;
+        self.seconds += took.as_secs_f64() - self.seconds * NEWEST_WEIGHT;
+    }
+
+    fn tokens_per_second(&self) -> Option<f64> {
+        (self.seconds > 0.).then(|| self.tokens / self.seconds)
+    }
+}
+
+impl State {
+    /// Drops waiting requests whose clients have disconnected.
+    pub fn sweep(&mut self) {
+        let gone = self.waiting.extract_if(.., |_, queued| queued.sender.is_closed());
+        gone.for_each(|(id, _)| self.scheduler.cancel(id));
+    }
+
+    /// Fails all requests that have not started.
+    pub fn fail_waiting(&mut self, failure: &Failure) {
+        for (id, queued) in std::mem::take(&mut self.waiting) {
+            self.scheduler.cancel(id);
+            queued.fail(failure.clone());
+        }
+    }
+
+    /// Tokens computed per second; `None` before the first measurement.
+    pub fn speed(&self) -> Option<f64> {
+        self.speed.tokens_per_second()
+    }
+
+    /// Records a step of `tokens` tokens that took `took`.
+    pub fn measure(&mut self, tokens: usize, took: Duration) {
+        self.speed.measure(tokens, took);
+    }
+
+    /// Records the length of a choice that has ended.
+    pub fn record_choice_length(&mut self, generated: usize) {
+        let newest = generated as f64;
+        self.choice_tokens = Some(self.choice_tokens.map_or(newest, |mean| mean + (newest - mean) * NEWEST_WEIGHT));
+    }
+
+    /// The expected length of a choice, in tokens.
+    pub fn expected_tokens(&self) -> u32 {
+        self.choice_tokens.unwrap_or(DEFAULT_CHOICE_TOKENS).ceil() as u32
+    }
+
+    /// When half of the work ahead of a new request will be done, at the current speed and choice length.
+    fn retry_after(&self, full: Full, tenant: Tenant) -> Duration {
+        let expected = self.expected_tokens();
+        let work = match full {
+            Full::Model => self.scheduler.remaining_work(expected, |_| true),
+            Full::Tenant => {
+                let of_tenant = self.scheduler.remaining_work(expected, |one| one == tenant);
+                of_tenant.saturating_mul(self.scheduler.tenants() as u64)
+            }
+        };
+        let seconds = self.speed().map(|speed| work as f64 / speed.max(0.1));
+        retry_after(seconds.filter(|_| self.choice_tokens.is_some()))
+    }
+
+    /// Replaces the scheduler and resubmits requests that have not started. The caller must fail running ones.
+    fn reset(&mut self, runtime: &Runtime) {
+        self.resets += 1;
+        self.scheduler = self.scheduler.new_empty();
+        for (_, queued) in std::mem::take(&mut self.waiting) {
+            match self.scheduler.submit(scheduler_request(runtime, &queued.model, &queued.request)) {
+                Ok(id) => drop(self.waiting.insert(id, queued)),
+                Err(_) => queued.fail(Failure::panicked()),
+            }
+        }
+    }
+}
+
+/// A request as the scheduler sees it.
+fn scheduler_request(runtime: &Runtime, model: &TextModel, request: &GenerationRequest) -> Request {
+    Request {
+        model: model.key,
+        adapter: model.adapter().map(|adapter| adapter.key),
+        block_bytes: model.block_bytes(runtime.settings.kv_type),
+        tenant: request.tenant,
+        prompt: Arc::clone(&request.prompt),
+        choices: request.choices,
+        max_tokens: request.max_tokens,
+        long: model.network.is_long(request.prompt.len() + request.max_tokens as usize),
+        prompt_logits: request.prompt_logprobs.is_some(),
+    }
+}
+
+impl TextQueue {
+    pub fn new(runtime: Arc<Runtime>) -> Arc<Self> {
+        let settings = &runtime.settings;
+        let limits = Limits {
+            running: settings.max_running,
+            choices: settings.max_queued_requests,
+            tokens: settings.max_queued_tokens,
+            tenant_divisor: settings.tenant_divisor,
+            logits: settings.step_limits().logits,
+        };
+        let state = State {
+            scheduler: Scheduler::new(limits),
+            waiting: BTreeMap::new(),
+            resets: 0,
+            speed: Speed::default(),
+            choice_tokens: None,
+        };
+        Arc::new(Self { runtime, state: Mutex::new(state) })
+    }
+
+    pub fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
+    }
+
+    /// Locks the state. After a panic under the lock its contents are unreliable, so the scheduler is reset.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        lock_or_reset(&self.state, |state| state.reset(&self.runtime))
+    }
+
+    /// After a panic: resets the scheduler and keeps the requests that have not started.
+    /// Returns how often it was reset.
+    pub fn reset(&self) -> u64 {
+        let mut state = self.lock();
+        state.reset(&self.runtime);
+        state.resets
+    }
+
+    pub fn load(&self) -> Load {
+        let counts = self.lock().scheduler.counts();
+        let (queued, queued_tokens) = (counts.queued, counts.queued_tokens);
+        Load { queued, queued_tokens, running: counts.running, kv_bytes: counts.held_bytes }
+    }
+
+    /// Drops the prefix cache of a model that is no longer loaded.
+    pub fn remove_model(&self, model: ModelId) {
+        self.lock().scheduler.remove_model(model);
+        self.runtime.wake();
+    }
+
+    /// Sets the most queued requests of a model.
+    pub fn set_max_queued(&self, requests: usize) {
+        self.lock().scheduler.set_max_choices(requests);
+    }
+
+    /// Sets the bytes of one KV block of the model.
+    pub fn set_block_bytes(&self, model: ModelId, bytes: u64) {
+        self.lock().scheduler.set_block_bytes(model, bytes);
+    }
+
+    /// Refuses a request if the queue is full, whatever its prompt.
+    pub fn check(&self, model: &TextModel, tenant: Tenant) -> Result<(), Refused> {
+        self.admit(&mut self.lock(), model, tenant, |scheduler| scheduler.admits(model.key, tenant, 0, 1))
+    }
+
+    fn admit<T>(
+        &self,
+        state: &mut State,
+        model: &TextModel,
+        tenant: Tenant,
+        attempt: impl Fn(&mut Scheduler) -> Result<T, Full>,
+    ) -> Result<T, Refused> {
+        if self.runtime.is_shutting_down() {
+            return Err(Refused::ShuttingDown);
+        }
+        let result = attempt(&mut state.scheduler).or_else(|_| {
+            // Requests whose clients have disconnected must not take room.
+            state.sweep();
+            attempt(&mut state.scheduler)
+        });
+        result.map_err(|full| {
+            let reason = if full == Full::Model { "model_queue" } else { "project_queue" };
+            self.runtime.metrics.refuse(model.id(), reason);
+            Refused::QueueFull { retry_after: state.retry_after(full, tenant) }
+        })
+    }
+
+    /// Accepts or refuses the request at once. `capacity`: deltas buffered for a slow client.
+    pub fn push(
+        &self,
+        model: &Arc<TextModel>,
+        request: GenerationRequest,
+        capacity: usize,
+    ) -> Result<mpsc::Receiver<DeltaResult>, Refused> {
+        let (sender, receiver) = mpsc::channel(capacity + 1);
+        let Ok(failure_permit) = sender.clone().try_reserve_owned() else { return Err(Refused::ShuttingDown) };
+        let (tenant, submitted_at) = (request.tenant, self.runtime.clock.uptime());
+        let mut state = self.lock();
+        self.runtime.faults.point("text.push");
+        let new = || scheduler_request(&self.runtime, model, &request);
+        let id = self.admit(&mut state, model, tenant, |scheduler| scheduler.submit(new()))?;
+        state
+            .waiting
+            .insert(id, QueuedRequest { model: Arc::clone(model), request, sender, failure_permit, submitted_at });
+        drop(state);
+        self.runtime.wake();
+        Ok(receiver)
+    }
+}
+
+impl KvCache for TextQueue {
+    fn shrink(&self, max_bytes: u64, then: &mut dyn FnMut(u64)) {
+        let mut state = self.lock();
+        state.scheduler.shrink(max_bytes);
+        then(state.scheduler.used_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_step_counts_in_full_and_slow_steps_by_their_time() {
+        let mut speed = Speed::default();
+        assert_eq!(speed.tokens_per_second(), None);
+        speed.measure(400, Duration::from_secs(1));
+        assert_eq!(speed.tokens_per_second(), Some(400.));
+        (0..50).for_each(|_| speed.measure(40, Duration::from_millis(100)));
+        assert!((speed.tokens_per_second().unwrap() - 400.).abs() < 1.);
+        // One second of 10 tokens weighs as much as ten steps of a tenth.
+        speed.measure(10, Duration::from_secs(1));
+        let after = speed.tokens_per_second().unwrap();
+        assert!((150. ..300.).contains(&after), "{after}");
+    }
+}

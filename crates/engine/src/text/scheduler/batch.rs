@@ -1,0 +1,196 @@
+//! Plans the batches of one step.
+
+use std::collections::BTreeMap;
+
+use super::prefix_cache::{Parent, PrefixRoot};
+use super::{AdapterId, ModelId, Scheduler, Sequence, SequenceId, State};
+use outpost_models::causal_lm::LogitsAt;
+use outpost_models::kv::{BlockId, blocks_for};
+
+/// What one step computes.
+#[derive(Debug, Default)]
+pub struct StepPlan {
+    pub batches: Vec<Batch>,
+    /// Blocks whose memory can be released before the step.
+    pub released: Vec<(ModelId, BlockId)>,
+    /// Sequences preempted since the last plan.
+    pub preempted: u64,
+    /// Memory was short: a sequence waits for it or was preempted.
+    pub memory_short: bool,
+    /// Nothing runs and the first waiting sequence still does not fit in memory.
+    pub stuck: Option<SequenceId>,
+}
+
+/// Rows that one model computes in one forward pass.
+#[derive(Debug)]
+pub struct Batch {
+    pub model: ModelId,
+    /// Rows with the same adapter are neighbours.
+    pub rows: Vec<Row>,
+}
+
+/// One sequence's part of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub sequence: SequenceId,
+    pub tokens: Vec<u32>,
+    /// Position of the first token.
+    pub start: usize,
+    pub blocks: Vec<BlockId>,
+    pub logits: LogitsAt,
+    /// How many of the first logits are for the prompt's own next tokens. Nothing is sampled from them.
+    pub prompt_logits: usize,
+    /// How many of the last tokens are draft tokens.
+    pub draft: usize,
+    pub long: bool,
+    pub adapter: Option<AdapterId>,
+}
+
+impl Row {
+    /// Whether it computes prompt tokens: it yields no token yet, or the first one.
+    pub fn is_prefill(&self) -> bool {
+        self.logits == LogitsAt::None || self.prompt_logits > 0 || self.tokens.len() > 1 + self.draft
+    }
+}
+
+impl Scheduler {
+    /// Plans the next step. All blocks together take at most `max_bytes` bytes, and at most `chunk` prompt
+    /// tokens are computed beside the decoding sequences.
+    pub fn plan(&mut self, max_bytes: u64, chunk: usize) -> StepPlan {
+        self.shrink(max_bytes);
+        let mut memory_short = false;
+        while self.used_bytes() > max_bytes
+            && let Some(id) = self.newest_running(|_| true)
+        {
+            memory_short = true;
+            self.preempt(id);
+            self.shrink(max_bytes);
+        }
+        let admitted_all = self.admit(max_bytes);
+        let rows = loop {
+            let before = self.preempted;
+            let (rows, all_built) = self.build_rows(max_bytes, chunk);
+            memory_short |= !all_built;
+            // The sequence that got the whole chunk may have preempted itself. Then the others get it.
+            if !rows.is_empty() || self.preempted == before {
+                break rows;
+            }
+        };
+        let stuck = if admitted_all || self.running().next().is_some() { None } else { self.next_waiting() };
+        StepPlan {
+            batches: rows.into_iter().map(|(model, rows)| Batch { model, rows }).collect(),
+            released: self.take_released(),
+            preempted: std::mem::take(&mut self.preempted),
+            memory_short: memory_short || !admitted_all,
+            stuck,
+        }
+    }
+
+    /// The rows of the running sequences by model, none of them empty. `false`: memory was short for a row.
+    fn build_rows(&mut self, max_bytes: u64, chunk: usize) -> (BTreeMap<ModelId, Vec<Row>>, bool) {
+        let (mut rows, mut all_built) = (BTreeMap::<ModelId, Vec<Row>>::new(), true);
+        for (id, count) in self.tokens_per_sequence(chunk) {
+            let Some(model) = self.sequences.get(&id).map(|one| one.model) else { continue };
+            match self.build_row(id, count, max_bytes) {
+                Some(row) => rows.entry(model).or_default().push(row),
+                None => all_built = false,
+            }
+        }
+        // A later row may have preempted a sequence whose row is already built.
+        for rows in rows.values_mut() {
+            rows.retain(|row| self.sequences.get(&row.sequence).is_some_and(Sequence::is_running));
+            rows.sort_by_key(|row| row.adapter);
+        }
+        rows.retain(|_, rows| !rows.is_empty());
+        (rows, all_built)
+    }
+
+    /// How many tokens each sequence computes: decoding ones their newest token and draft; prompts share `chunk`,
+    /// the least served tenant first. Prompts whose logits are needed also share the logits that a step may compute.
+    fn tokens_per_sequence(&self, chunk: usize) -> Vec<(SequenceId, usize)> {
+        let ready = || self.running().filter(|(_, one)| !one.paused);
+        let decode = ready().filter(|(_, one)| one.pending() == 1).map(|(id, one)| (*id, 1 + one.draft.len()));
+        let mut counts: Vec<_> = decode.collect();
+        let mut prompts: Vec<_> = ready().filter(|(_, one)| one.pending() > 1).collect();
+        prompts.sort_by_key(|(id, one)| (self.shares.served(one.tenant), one.admitted_at(), **id));
+        // Each prompt has logits for one position at least, which may be its last.
+        let sampled = prompts.len() + counts.iter().map(|(_, count)| count).sum::<usize>();
+        let (mut left, mut logits) = (chunk.max(1), self.limits.logits.saturating_sub(sampled));
+        counts.extend(prompts.into_iter().map_while(|(id, one)| {
+            let mut count = one.pending().min(left);
+            if one.needs_prompt_logits() {
+                // After a preemption, positions are computed again whose logits are not needed.
+                let unneeded = one.scored.saturating_sub(one.computed);
+                count = count.min(if unneeded > 0 { unneeded } else { 1 + logits });
+                logits -= if unneeded > 0 { 0 } else { count.saturating_sub(1) };
+            }
+            left -= count;
+            (count > 0).then_some((*id, count))
+        }));
+        counts
+    }
+
+    /// Allocates the blocks that a row needs. If memory is short, evicts cached blocks, then drops the draft, then
+    /// preempts the sequence admitted last. `None`: that was the sequence itself.
+    fn build_row(&mut self, id: SequenceId, count: usize, max_bytes: u64) -> Option<Row> {
+        loop {
+            let sequence = self.sequences.get_mut(&id).filter(|one| one.is_running())?;
+            let (start, end) = (sequence.computed, sequence.computed + count);
+            if sequence.blocks.len() >= blocks_for(end) {
+                return Some(sequence.make_row(id, start, end));
+            }
+            let model = sequence.model;
+            if self.take_block(id, model, max_bytes) || self.evict() {
+                continue;
+            }
+            let sequence = self.sequences.get_mut(&id)?;
+            if !std::mem::take(&mut sequence.draft).is_empty() && sequence.pending() == 1 {
+                return self.build_row(id, 1, max_bytes);
+            }
+            let victim = self.newest_running(|_| true)?;
+            self.preempt(victim);
+        }
+    }
+
+    pub(super) fn take_block(&mut self, id: SequenceId, model: ModelId, max_bytes: u64) -> bool {
+        let used = self.used_bytes();
+        let Some(model) = self.models.get_mut(&model) else { return false };
+        let Some(sequence) = self.sequences.get_mut(&id) else { return false };
+        let fits = used + model.block_bytes <= max_bytes;
+        if fits {
+            sequence.blocks.push(model.blocks.allocate());
+        }
+        fits
+    }
+}
+
+impl Sequence {
+    /// The root of its prefixes in the cache.
+    pub(super) fn prefix_root(&self) -> Parent {
+        Parent::Root(PrefixRoot { tenant: self.tenant, adapter: self.adapter, long: self.long })
+    }
+
+    fn admitted_at(&self) -> u64 {
+        if let State::Running(since) = self.state { since } else { u64::MAX }
+    }
+
+    /// The row of the positions `start..end`; positions beyond its tokens come from the draft.
+    fn make_row(&mut self, id: SequenceId, start: usize, end: usize) -> Row {
+        let mut tokens = self.tokens.slice(start, end);
+        let mut draft = std::mem::take(&mut self.draft);
+        draft.truncate((end - start).saturating_sub(tokens.len()));
+        tokens.extend(&draft);
+        // The last position of the prompt predicts the first token that is generated.
+        let is_scored = self.needs_prompt_logits() && start >= self.scored;
+        let predicting = self.tokens.prompt_len().saturating_sub(1);
+        let prompt_logits = if is_scored { end.min(predicting).saturating_sub(start) } else { 0 };
+        let logits = match end {
+            _ if !draft.is_empty() || prompt_logits > 0 => LogitsAt::All,
+            end if end >= self.tokens.len() => LogitsAt::Last,
+            _ => LogitsAt::None,
+        };
+        let Self { blocks, long, adapter, .. } = self;
+        let (blocks, draft) = (blocks.clone(), draft.len());
+        Row { sequence: id, tokens, start, blocks, logits, prompt_logits, draft, long: *long, adapter: *adapter }
+    }
+}

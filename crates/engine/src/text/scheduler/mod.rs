@@ -1,0 +1,462 @@
+//! Continuous batching: decides what the next step computes. A state machine without tensors, clock or threads.
+//!
+//! A sequence waits or runs; preemption makes a running sequence wait again. [`Scheduler::plan`] admits sequences while
+//! there are slots and memory, allocates KV blocks, and returns one ragged batch per model: the newest token of every
+//! decoding sequence and chunks of prompts. [`Scheduler::commit`] takes the outcome of each row.
+//!
+//! Invariants: a block is free, held by sequences or held by the prefix cache; all blocks in use fit the memory limit;
+//! no tenant with work starves; a cancelled request leaves nothing behind. Full blocks of a preempted sequence stay in
+//! the prefix cache, so resuming is cheap while memory lasts. Its tokens are kept, so the output does not change.
+
+mod admission;
+mod batch;
+pub mod block_pool;
+mod draft_lookahead_blocks;
+mod fair_shares;
+pub mod ids;
+pub mod preemption;
+mod prefix_cache;
+mod sequence_queues;
+mod sequence_tokens;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use outpost_models::kv::{BLOCK, BlockId, blocks_for};
+
+use block_pool::BlockPool;
+use fair_shares::FairShares;
+use prefix_cache::{Parent, PrefixCache, PrefixRoot};
+use sequence_queues::{QueuedWork, SequenceQueues};
+
+pub use batch::{Batch, Row, StepPlan};
+pub use draft_lookahead_blocks::DraftContext;
+pub use ids::{AdapterId, ModelId, RequestId, SequenceId, Tenant};
+pub use sequence_tokens::SequenceTokens;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Sequences that run at the same time, over all models.
+    pub running: usize,
+    /// Max waiting choices per model.
+    pub choices: usize,
+    /// Max waiting prompt tokens per model.
+    pub tokens: usize,
+    /// One tenant may use at most `1 / tenant_divisor` of both queue limits.
+    pub tenant_divisor: usize,
+    /// Positions whose logits one step computes; at least `running`.
+    pub logits: usize,
+}
+
+/// A request as the scheduler sees it.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub model: ModelId,
+    /// The adapter of the model, if it uses one.
+    pub adapter: Option<AdapterId>,
+    /// Bytes of one KV block of the model.
+    pub block_bytes: u64,
+    pub tenant: Tenant,
+    pub prompt: Arc<[u32]>,
+    pub choices: u32,
+    /// Max tokens to generate for each choice.
+    pub max_tokens: u32,
+    /// Whether its choices are computed as long sequences: see `CausalLm::is_long`.
+    pub long: bool,
+    /// Whether the logits of all positions of the prompt are needed, and not only those of the last one.
+    pub prompt_logits: bool,
+}
+
+/// Which queue limit a refused request exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    Model,
+    Tenant,
+}
+
+#[derive(Debug)]
+pub struct Scheduler {
+    limits: Limits,
+    models: BTreeMap<ModelId, Model>,
+    sequences: BTreeMap<SequenceId, Sequence>,
+    queues: SequenceQueues,
+    shares: FairShares,
+    last_request: RequestId,
+    /// A logical clock that orders admissions and uses of cached blocks.
+    ticks: u64,
+    /// Sequences preempted since the last plan.
+    preempted: u64,
+    /// Blocks that became free and whose memory can be released.
+    released: Vec<(ModelId, BlockId)>,
+}
+
+#[derive(Debug, Default)]
+struct Model {
+    block_bytes: u64,
+    blocks: BlockPool,
+    prefixes: PrefixCache,
+}
+
+#[derive(Debug)]
+struct Sequence {
+    model: ModelId,
+    adapter: Option<AdapterId>,
+    tenant: Tenant,
+    long: bool,
+    tokens: SequenceTokens,
+    /// Positions of the prompt whose logits are not needed any more. All of the prompt, unless the request asks for them.
+    scored: usize,
+    /// Tokens that may still be generated.
+    left: u32,
+    /// Positions whose keys and values are in `blocks`.
+    computed: usize,
+    blocks: Vec<BlockId>,
+    /// How many of `blocks` are in the prefix cache; `parent` is the node of the last one.
+    cached: usize,
+    parent: Parent,
+    state: State,
+    /// The client does not read fast enough.
+    paused: bool,
+    /// Draft tokens that the next step verifies.
+    draft: Vec<u32>,
+    /// Prompt tokens found in the prefix cache when it first ran.
+    prefix_hit: Option<usize>,
+    /// Prompt tokens that are already charged to the tenant, or were cached.
+    charged: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    /// Since that tick.
+    Running(u64),
+}
+
+/// What is waiting and running.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests that have not started.
+    pub queued: usize,
+    /// Their prompt tokens.
+    pub queued_tokens: usize,
+    /// Running sequences.
+    pub running: usize,
+    /// Bytes of the blocks that sequences hold.
+    pub held_bytes: u64,
+    /// Bytes of the blocks that only the prefix cache holds.
+    pub cached_bytes: u64,
+}
+
+impl Scheduler {
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            models: BTreeMap::new(),
+            sequences: BTreeMap::new(),
+            queues: SequenceQueues::default(),
+            shares: FairShares::default(),
+            last_request: 0,
+            ticks: 0,
+            preempted: 0,
+            released: Vec::new(),
+        }
+    }
+
+    /// Sets the most waiting choices per model. Requests that wait already stay.
+    pub fn set_max_choices(&mut self, choices: usize) {
+        self.limits.choices = choices;
+    }
+
+    /// A scheduler with the same limits and no requests. Request IDs continue from this one's.
+    pub fn new_empty(&self) -> Self {
+        Self { last_request: self.last_request, ..Self::new(self.limits) }
+    }
+
+    /// Queues a request, or returns which limit is full. Free slots extend the queue, so the
+    /// result does not depend on when the next step starts.
+    pub fn submit(&mut self, request: Request) -> Result<RequestId, Full> {
+        let Request { model, adapter, block_bytes, tenant, prompt, choices, max_tokens, long, prompt_logits } = request;
+        self.admits(model, tenant, prompt.len(), choices as usize)?;
+        self.models.entry(model).or_default().block_bytes = block_bytes;
+        self.last_request += 1;
+        for choice in 0..choices {
+            self.shares.add_sequence(tenant);
+            let sequence = Sequence {
+                model,
+                adapter,
+                tenant,
+                long,
+                tokens: SequenceTokens::new(Arc::clone(&prompt)),
+                // The other choices have the same prompt.
+                scored: if prompt_logits && choice == 0 { 0 } else { prompt.len() },
+                left: max_tokens,
+                computed: 0,
+                blocks: Vec::new(),
+                cached: 0,
+                parent: Parent::Root(PrefixRoot { tenant, adapter, long }),
+                state: State::Waiting,
+                paused: false,
+                draft: Vec::new(),
+                prefix_hit: None,
+                charged: 0,
+            };
+            let id = SequenceId { request: self.last_request, choice };
+            self.sequences.insert(id, sequence);
+            self.queues.add_queued(model, tenant, id, prompt.len());
+            self.queues.set_ready(tenant, id, choice == 0);
+        }
+        Ok(self.last_request)
+    }
+
+    /// Whether the queue accepts a request with this many prompt tokens and choices.
+    pub fn admits(&self, model: ModelId, tenant: Tenant, prompt: usize, choices: usize) -> Result<(), Full> {
+        let Limits { tokens, tenant_divisor, .. } = self.limits;
+        let free = self.limits.running.saturating_sub(self.queues.running().len());
+        // An empty queue accepts any request.
+        let is_full = |queued: QueuedWork, divisor: usize| {
+            let limit = (self.limits.choices / divisor).max(1) + free;
+            queued.choices > 0 && (queued.choices + choices > limit || queued.tokens + prompt > tokens / divisor)
+        };
+        if is_full(self.queues.queued(|one, _| one == model), 1) {
+            return Err(Full::Model);
+        }
+        match is_full(self.queues.queued(|one, owner| one == model && owner == tenant), tenant_divisor) {
+            true => Err(Full::Tenant),
+            false => Ok(()),
+        }
+    }
+
+    fn running(&self) -> impl Iterator<Item = (&SequenceId, &Sequence)> {
+        self.queues.running().iter().filter_map(|id| self.sequences.get_key_value(id))
+    }
+
+    /// Drops a request with all of its sequences.
+    pub fn cancel(&mut self, request: RequestId) {
+        let choices = SequenceId { request, choice: 0 }..=SequenceId { request, choice: u32::MAX };
+        let ids: Vec<_> = self.sequences.range(choices).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.finish(id);
+        }
+    }
+
+    /// Removes a sequence that has ended. Its full blocks stay in the prefix cache. Returns the number of generated
+    /// tokens.
+    pub fn finish(&mut self, id: SequenceId) -> usize {
+        let Some(mut sequence) = self.sequences.remove(&id) else { return 0 };
+        self.release_blocks(&mut sequence);
+        let Sequence { model, tenant, tokens, prefix_hit, .. } = sequence;
+        self.queues.remove(tenant, id);
+        if prefix_hit.is_none() {
+            self.queues.remove_queued(model, tenant, id, tokens.prompt_len());
+        }
+        self.shares.remove_sequence(tenant);
+        self.refresh_siblings(id);
+        tokens.generated()
+    }
+
+    /// Pauses a sequence whose client does not read fast enough, or resumes it.
+    pub fn set_paused(&mut self, id: SequenceId, paused: bool) {
+        if let Some(sequence) = self.sequences.get_mut(&id) {
+            sequence.paused = paused;
+        }
+    }
+
+    /// Sets draft tokens that may follow the newest one. The next step computes them too, as far as there is
+    /// memory. [`Scheduler::commit`] then takes those that were accepted.
+    pub fn propose(&mut self, id: SequenceId, mut draft: Vec<u32>) {
+        if let Some(sequence) = self.sequences.get_mut(&id) {
+            draft.truncate(sequence.left.saturating_sub(1) as usize);
+            sequence.draft = draft;
+        }
+    }
+
+    /// Records a computed row: `positions` of its tokens are now in its blocks, and `new` tokens follow.
+    pub fn commit(&mut self, id: SequenceId, positions: usize, new: &[u32]) {
+        self.ticks += 1;
+        let now = self.ticks;
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        sequence.computed += positions;
+        sequence.scored = sequence.scored.max(sequence.computed.min(sequence.tokens.prompt_len()));
+        let prompt = sequence.tokens.prompt_len();
+        let completes_prompt = (sequence.computed - positions) < prompt && sequence.computed >= prompt;
+        let prompt_tokens = sequence.computed.min(prompt).saturating_sub(sequence.charged);
+        sequence.charged += prompt_tokens;
+        sequence.tokens.extend(new);
+        sequence.left = sequence.left.saturating_sub(new.len() as u32);
+        self.shares.charge(sequence.tenant, prompt_tokens, new.len());
+        let Some(model) = self.models.get_mut(&sequence.model) else { return };
+        let freed = sequence.cache_full_blocks(model, now);
+        self.released.extend(freed.into_iter().map(|block| (sequence.model, block)));
+        if completes_prompt {
+            self.refresh_siblings(id);
+        }
+    }
+
+    /// Later choices of a request wait until the first one has computed the prompt. They then find it in the prefix
+    /// cache.
+    fn is_ready(&self, id: SequenceId) -> bool {
+        let first = self.sequences.get(&SequenceId { choice: 0, ..id });
+        id.choice == 0 || first.is_none_or(|first| first.computed >= first.tokens.prompt_len())
+    }
+
+    /// Updates which later choices of a request can be admitted, after its first choice has advanced or ended.
+    fn refresh_siblings(&mut self, id: SequenceId) {
+        if id.choice != 0 {
+            return;
+        }
+        let ready = self.is_ready(SequenceId { choice: 1, ..id });
+        let later = SequenceId { choice: 1, ..id }..=SequenceId { choice: u32::MAX, ..id };
+        for (other, sequence) in self.sequences.range(later) {
+            if !sequence.is_running() {
+                self.queues.set_ready(sequence.tenant, *other, ready);
+            }
+        }
+    }
+
+    /// The number of sequences that decode in the next step.
+    pub fn decoding(&self) -> usize {
+        self.running().filter(|(_, one)| one.is_decoding()).count()
+    }
+
+    /// The number of sequences with prompt tokens left to prefill.
+    pub fn prefilling(&self) -> usize {
+        self.running().filter(|(_, one)| !one.paused && one.pending() > 1).count()
+    }
+
+    /// Prompt tokens that were in the prefix cache when the sequence first ran.
+    pub fn prefix_hit(&self, id: SequenceId) -> usize {
+        self.sequences.get(&id).and_then(|one| one.prefix_hit).unwrap_or(0)
+    }
+
+    /// Counts over all models.
+    pub fn counts(&self) -> Counts {
+        self.count(|_| true)
+    }
+
+    /// Counts of one model.
+    pub fn counts_of(&self, model: ModelId) -> Counts {
+        self.count(|id| id == model)
+    }
+
+    fn count(&self, of: impl Fn(ModelId) -> bool) -> Counts {
+        let QueuedWork { requests: queued, tokens: queued_tokens, .. } = self.queues.queued(|model, _| of(model));
+        let running = self.running().filter(|(_, one)| of(one.model)).count();
+        let models = || self.models.iter().filter(|(id, _)| of(**id)).map(|(_, model)| model);
+        let held = |model: &Model| (model.blocks.in_use() - model.blocks.idle()) as u64 * model.block_bytes;
+        let idle = |model: &Model| model.blocks.idle() as u64 * model.block_bytes;
+        let (held_bytes, cached_bytes) = (models().map(held).sum(), models().map(idle).sum());
+        Counts { queued, queued_tokens, running, held_bytes, cached_bytes }
+    }
+
+    /// Bytes of all blocks in use.
+    pub fn used_bytes(&self) -> u64 {
+        self.models.values().map(Model::used_bytes).sum()
+    }
+
+    fn idle_bytes(&self) -> u64 {
+        self.models.values().map(|model| model.blocks.idle() as u64 * model.block_bytes).sum()
+    }
+
+    /// Tokens left to compute for the tenants that match, assuming at most `expected_tokens` more per sequence.
+    pub fn remaining_work(&self, expected_tokens: u32, of: impl Fn(Tenant) -> bool) -> u64 {
+        let sequences = self.sequences.values().filter(|one| of(one.tenant));
+        let prompt = |one: &Sequence| one.tokens.prompt_len().saturating_sub(one.computed) as u64;
+        sequences.map(|one| prompt(one) + u64::from(one.left.min(expected_tokens))).sum()
+    }
+
+    /// The number of tenants with work.
+    pub fn tenants(&self) -> usize {
+        self.shares.at_work()
+    }
+
+    /// Evicts cached blocks until at most `max_bytes` bytes are used or none is left to evict.
+    pub fn shrink(&mut self, max_bytes: u64) {
+        while self.used_bytes() > max_bytes && self.evict() {}
+    }
+
+    /// Removes a model that is no longer loaded, with its prefix cache. Its sequences must have ended.
+    pub fn remove_model(&mut self, model: ModelId) {
+        self.models.remove(&model);
+    }
+
+    pub fn has_model(&self, model: ModelId) -> bool {
+        self.models.contains_key(&model)
+    }
+
+    /// Evicts the least recently used cached block of any model. `false`: there is none.
+    fn evict(&mut self) -> bool {
+        let oldest_use = |(_, model): &(&ModelId, &mut Model)| model.prefixes.oldest_use(&model.blocks);
+        let candidates = self.models.iter_mut().filter_map(|one| oldest_use(&one).map(|used| (used, one)));
+        let Some((_, (id, model))) = candidates.min_by_key(|(used, _)| *used) else { return false };
+        let Some(block) = model.prefixes.evict(&model.blocks) else { return false };
+        if model.blocks.uncache(block) {
+            self.released.push((*id, block));
+        }
+        true
+    }
+
+    /// Releases all blocks of the sequence; it has to start from the prefix cache again.
+    fn release_blocks(&mut self, sequence: &mut Sequence) {
+        let Some(model) = self.models.get_mut(&sequence.model) else { return };
+        for block in sequence.blocks.drain(..) {
+            if model.blocks.release(block) {
+                self.released.push((sequence.model, block));
+            }
+        }
+        (sequence.computed, sequence.cached) = (0, 0);
+        sequence.parent = sequence.prefix_root();
+        sequence.state = State::Waiting;
+    }
+}
+
+impl Model {
+    fn used_bytes(&self) -> u64 {
+        self.blocks.in_use() as u64 * self.block_bytes
+    }
+}
+
+impl Sequence {
+    fn is_running(&self) -> bool {
+        matches!(self.state, State::Running(_))
+    }
+
+    /// Whether logits of the prompt are still needed, from position `scored` on.
+    fn needs_prompt_logits(&self) -> bool {
+        self.scored < self.tokens.prompt_len()
+    }
+
+    /// Tokens that are not computed yet.
+    fn pending(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+
+    /// Blocks it needs for all its tokens and one more that it generates, beyond those it has.
+    fn blocks_needed(&self) -> usize {
+        blocks_for(self.tokens.len() + usize::from(self.left > 0)).saturating_sub(self.blocks.len())
+    }
+
+    /// Puts full blocks into the prefix cache. Returns blocks that became free because the cache already had the
+    /// same tokens.
+    fn cache_full_blocks(&mut self, model: &mut Model, now: u64) -> Vec<BlockId> {
+        let mut freed = Vec::new();
+        let full = self.computed / BLOCK;
+        for edge in self.tokens.blocks_from(self.cached).take(full.saturating_sub(self.cached)) {
+            let Some(own) = self.blocks.get_mut(self.cached) else { break };
+            let (node, block) = model.prefixes.insert(self.parent, edge, *own, now);
+            if block == *own {
+                model.blocks.cache(block);
+            } else {
+                model.blocks.share(block);
+                if model.blocks.release(*own) {
+                    freed.push(*own);
+                }
+                *own = block;
+            }
+            self.parent = Parent::Node(node);
+            self.cached += 1;
+        }
+        freed
+    }
+}

@@ -1,0 +1,482 @@
+//! The scheduler without a network: property tests and scenarios.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use proptest::prelude::*;
+
+use super::{Full, Limits, ModelId, QueuedWork, Request, RequestId, Scheduler, Sequence, SequenceId, StepPlan, Tenant};
+use outpost_models::causal_lm::LogitsAt;
+use outpost_models::kv::{BLOCK, BlockId};
+
+const BYTES: u64 = 100;
+
+fn scheduler(running: usize) -> Scheduler {
+    Scheduler::new(Limits { running, choices: 1_000, tokens: 1_000_000, tenant_divisor: 1, logits: 24 })
+}
+
+fn request(tenant: Tenant, prompt: Vec<u32>, max_tokens: u32) -> Request {
+    let prompt = prompt.into();
+    Request {
+        model: 1,
+        adapter: None,
+        block_bytes: BYTES,
+        tenant,
+        prompt,
+        choices: 1,
+        max_tokens,
+        long: false,
+        prompt_logits: false,
+    }
+}
+
+/// A prompt that shares nothing with those of other seeds.
+fn prompt(seed: u32, count: usize) -> Vec<u32> {
+    (0..count as u32).map(|at| seed * 10_000 + at).collect()
+}
+
+/// Stands in for the compute thread and tracks the expected tokens of every sequence.
+struct Driver {
+    scheduler: Scheduler,
+    room: u64,
+    left: HashMap<SequenceId, u32>,
+    /// Prompt and generated tokens of each tenant.
+    served: BTreeMap<Tenant, (usize, usize)>,
+    tenants: HashMap<RequestId, Tenant>,
+    /// The content of each block as last written: the tokens of its positions and of all positions before.
+    written: HashMap<(ModelId, BlockId), Vec<u32>>,
+    expected: HashMap<SequenceId, Vec<u32>>,
+    /// Requests whose prompt's logits are needed: positions that had theirs, and all.
+    scored: HashMap<RequestId, (usize, usize)>,
+}
+
+impl Driver {
+    fn new(scheduler: Scheduler, room: u64) -> Self {
+        Self {
+            scheduler,
+            room,
+            left: HashMap::new(),
+            served: BTreeMap::new(),
+            tenants: HashMap::new(),
+            written: HashMap::new(),
+            expected: HashMap::new(),
+            scored: HashMap::new(),
+        }
+    }
+
+    fn submit(&mut self, request: Request) -> RequestId {
+        let (tenant, choices, tokens) = (request.tenant, request.choices, request.max_tokens);
+        let (prompt, scored) = (request.prompt.clone(), request.prompt_logits);
+        let id = self.scheduler.submit(request).unwrap();
+        if scored {
+            self.scored.insert(id, (0, prompt.len() - 1));
+        }
+        self.tenants.insert(id, tenant);
+        for choice in 0..choices {
+            let sequence = SequenceId { request: id, choice };
+            self.left.insert(sequence, tokens);
+            self.expected.insert(sequence, prompt.to_vec());
+        }
+        id
+    }
+
+    fn cancel(&mut self, request: RequestId) {
+        self.scheduler.cancel(request);
+        self.left.retain(|id, _| id.request != request);
+    }
+
+    /// Plans and computes a step. Returns whether there was anything to compute.
+    fn step(&mut self, chunk: usize) -> bool {
+        let plan = self.scheduler.plan(self.room, chunk);
+        self.check(&plan, chunk);
+        let ran = !plan.batches.is_empty();
+        for row in plan.batches.into_iter().flat_map(|batch| batch.rows) {
+            let id = row.sequence;
+            let served = self.served.entry(self.tenants[&id.request]).or_default();
+            if let Some((scored, all)) = self.scored.get_mut(&id.request).filter(|_| id.choice == 0) {
+                assert!(row.prompt_logits == 0 || row.start == *scored, "each position has its logits once, in order");
+                *scored += row.prompt_logits;
+                assert!(row.logits != LogitsAt::Last || scored == all);
+            } else {
+                assert_eq!(row.prompt_logits, 0);
+            }
+            let left = self.left.get_mut(&id).expect("only unfinished sequences are planned");
+            let is_last = row.start + row.tokens.len() == self.expected[&id].len();
+            if !is_last || *left == 0 {
+                served.0 += row.tokens.len();
+                self.scheduler.commit(id, row.tokens.len(), &[]);
+                if is_last {
+                    self.left.remove(&id);
+                    self.scheduler.finish(id);
+                }
+                continue;
+            }
+            served.0 += row.tokens.len() - 1;
+            served.1 += 1;
+            *left -= 1;
+            let new = *left % 50;
+            self.expected.get_mut(&id).unwrap().push(new);
+            self.scheduler.commit(id, row.tokens.len(), &[new]);
+            if *left == 0 {
+                self.left.remove(&id);
+                self.scheduler.finish(id);
+            }
+        }
+        self.check_blocks();
+        self.check_index();
+        ran
+    }
+
+    /// Rows match the expected tokens, and no other sequence holds the blocks they write.
+    fn check(&mut self, plan: &StepPlan, chunk: usize) {
+        let (mut prefill, mut logits) = (0, 0);
+        for batch in &plan.batches {
+            for row in &batch.rows {
+                let tokens = &self.expected[&row.sequence];
+                let end = row.start + row.tokens.len();
+                assert_eq!(row.tokens, tokens[row.start..end]);
+                let expected = match (row.prompt_logits, end == tokens.len()) {
+                    (0, false) => LogitsAt::None,
+                    (0, true) => LogitsAt::Last,
+                    _ => LogitsAt::All,
+                };
+                assert_eq!(row.logits, expected);
+                logits += match row.logits {
+                    LogitsAt::None => 0,
+                    LogitsAt::Last => 1,
+                    LogitsAt::All => row.tokens.len(),
+                };
+                assert!(row.blocks.len() * BLOCK >= end);
+                prefill += if row.is_prefill() { row.tokens.len() } else { 0 };
+                for index in 0..row.blocks.len() {
+                    let key = (batch.model, row.blocks[index]);
+                    let (from, to) = (index * BLOCK, ((index + 1) * BLOCK).min(end));
+                    if to > row.start {
+                        let own = &self.scheduler.models[&batch.model];
+                        assert!(!own.prefixes_hold(row.blocks[index]), "a cached block is written");
+                        self.written.insert(key, tokens[..to].to_vec());
+                    } else {
+                        assert_eq!(
+                            self.written[&key],
+                            tokens[..to],
+                            "positions {from} to {to} belong to another sequence"
+                        );
+                    }
+                }
+            }
+        }
+        assert!(prefill <= chunk.max(1));
+        assert!(logits <= self.scheduler.limits.logits);
+        assert!(self.scheduler.used_bytes() <= self.room);
+    }
+
+    /// Each block is free, or its reference count matches its holders.
+    fn check_blocks(&self) {
+        for (id, model) in &self.scheduler.models {
+            let mut holders: HashMap<BlockId, u32> = HashMap::new();
+            for sequence in self.scheduler.sequences.values().filter(|one| one.model == *id) {
+                let own: BTreeSet<_> = sequence.blocks.iter().collect();
+                assert_eq!(own.len(), sequence.blocks.len(), "a sequence holds a block twice");
+                own.into_iter().for_each(|block| *holders.entry(*block).or_default() += 1);
+            }
+            let cached = model.prefixes.blocks();
+            let all: BTreeSet<BlockId> = holders.keys().chain(&cached).copied().collect();
+            assert_eq!(all.len(), model.blocks.in_use(), "blocks are leaked or have no holder");
+            assert_eq!(cached.iter().filter(|block| !holders.contains_key(block)).count(), model.blocks.idle());
+        }
+    }
+
+    /// The index agrees with the sequences.
+    fn check_index(&self) {
+        let Scheduler { sequences, queues, .. } = &self.scheduler;
+        let of = |wanted: &dyn Fn(&SequenceId, &Sequence) -> bool| -> BTreeSet<SequenceId> {
+            sequences.iter().filter(|(id, one)| wanted(id, one)).map(|(id, _)| *id).collect()
+        };
+        assert_eq!(*queues.running(), of(&|_, one| one.is_running()));
+        let ready = of(&|id, one| !one.is_running() && self.scheduler.is_ready(*id));
+        assert_eq!(queues.ready(), ready);
+        let new = sequences.iter().filter(|(_, one)| one.prefix_hit.is_none());
+        let expected = new.fold(QueuedWork::default(), |sum, (id, one)| QueuedWork {
+            requests: sum.requests + usize::from(id.choice == 0),
+            choices: sum.choices + 1,
+            tokens: sum.tokens + if id.choice == 0 { one.tokens.prompt_len() } else { 0 },
+        });
+        assert_eq!(queues.queued(|_, _| true), expected);
+    }
+
+    /// Reserves blocks for a draft: the returned count has blocks, and nothing was preempted.
+    fn reserve_lookahead(&mut self, id: SequenceId, max_tokens: usize) {
+        let (used, running) = (self.scheduler.used_bytes(), self.scheduler.running().count());
+        let is_decoding = self.scheduler.draft_context(id).is_some();
+        let (got, _) = self.scheduler.reserve_lookahead(id, max_tokens, self.room);
+        assert!(got <= max_tokens && (is_decoding || got == 0));
+        assert!(self.scheduler.used_bytes() <= used.max(self.room));
+        assert_eq!((self.scheduler.running().count(), self.scheduler.preempted), (running, 0));
+        if let Some(stem) = self.scheduler.draft_context(id) {
+            assert_eq!(stem.tokens.slice(0, stem.tokens.len()), self.expected[&id]);
+            assert!(got == 0 || stem.blocks.len() * BLOCK >= stem.tokens.len() + got);
+            let full = self.scheduler.used_bytes() + BYTES > self.room && self.scheduler.idle_bytes() == 0;
+            assert!(got == max_tokens || full, "{got} of {max_tokens} though there is room");
+        }
+        self.check_blocks();
+    }
+
+    fn steps(&mut self, count: usize) {
+        for _ in 0..count {
+            self.step(32);
+        }
+    }
+
+    fn finish(&mut self) {
+        for _ in 0..1_000_000 {
+            if !self.step(32) {
+                assert!(self.left.is_empty(), "{} sequences starve", self.left.len());
+                return;
+            }
+        }
+        panic!("it never ends");
+    }
+}
+
+impl super::Model {
+    fn prefixes_hold(&self, block: BlockId) -> bool {
+        self.prefixes.blocks().contains(&block)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Submit { tenant: u8, text: u8, length: usize, tokens: u32, choices: u32, model: bool, prompt_logits: bool },
+    Cancel(prop::sample::Index),
+    Pause(prop::sample::Index, bool),
+    Lookahead(prop::sample::Index, usize),
+    Step(usize),
+    SetRoom(u64),
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        3 => (0u8..3, 0u8..3, 1usize..120, 0u32..60, 1u32..4, any::<bool>(), any::<bool>()).prop_map(
+            |(tenant, text, length, tokens, choices, model, prompt_logits)| Action::Submit {
+                tenant, text, length, tokens, choices, model, prompt_logits
+            }
+        ),
+        1 => any::<prop::sample::Index>().prop_map(Action::Cancel),
+        1 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(index, paused)| Action::Pause(index, paused)),
+        4 => (any::<prop::sample::Index>(), 1usize..40).prop_map(|(index, max_tokens)| Action::Lookahead(index, max_tokens)),
+        6 => (1usize..80).prop_map(Action::Step),
+        1 => (14u64..40).prop_map(|blocks| Action::SetRoom(blocks * BYTES)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn blocks_are_conserved_and_no_request_starves(running in 1usize..6, actions in prop::collection::vec(action(), 1..120)) {
+        let mut driver = Driver::new(scheduler(running), 30 * BYTES);
+        let mut requests: Vec<RequestId> = Vec::new();
+        for action in actions {
+            match action {
+                Action::Submit { tenant, text, length, tokens, choices, model, prompt_logits } => {
+                    let prompt = prompt(u32::from(text), length);
+                    let new = request(u128::from(tenant), prompt, tokens);
+                    let new = Request { choices, model: u64::from(model), prompt_logits, ..new };
+                    requests.push(driver.submit(new));
+                }
+                Action::Cancel(index) if !requests.is_empty() => driver.cancel(*index.get(&requests)),
+                Action::Pause(index, paused) if !requests.is_empty() => {
+                    driver.scheduler.set_paused(SequenceId { request: *index.get(&requests), choice: 0 }, paused);
+                }
+                Action::Lookahead(index, max_tokens) if !requests.is_empty() => {
+                    driver.reserve_lookahead(SequenceId { request: *index.get(&requests), choice: 0 }, max_tokens);
+                }
+                Action::Step(chunk) => {
+                    driver.step(chunk);
+                }
+                Action::SetRoom(room) => driver.room = room,
+                _ => {}
+            }
+        }
+        requests.iter().for_each(|&request| driver.scheduler.set_paused(SequenceId { request, choice: 0 }, false));
+        driver.finish();
+        let counts = driver.scheduler.counts();
+        prop_assert_eq!((counts.queued, counts.running, counts.held_bytes), (0, 0, 0));
+        driver.scheduler.shrink(0);
+        prop_assert_eq!(driver.scheduler.used_bytes(), 0);
+        prop_assert_eq!(driver.scheduler.shares.served(0), 0, "no counter is left");
+    }
+}
+
+#[test]
+fn a_second_turn_reuses_the_cached_prefix() {
+    let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
+    driver.submit(request(1, prompt(1, 100), 28));
+    driver.finish();
+    let first = driver.expected.values().next().unwrap().clone();
+    assert_eq!((first.len(), driver.served[&1]), (128, (99, 28)));
+    let turn: Vec<u32> = first.iter().copied().chain(prompt(2, 30)).collect();
+    let again = driver.submit(request(1, turn.clone(), 1));
+    let other = driver.submit(request(2, turn, 1));
+    driver.step(10);
+    let prefix_hit = |request| driver.scheduler.prefix_hit(SequenceId { request, choice: 0 });
+    assert_eq!((prefix_hit(again), prefix_hit(other)), (112, 0), "its own tenant's prefix only");
+    driver.finish();
+}
+
+#[test]
+fn a_fully_cached_prompt_still_gives_logits() {
+    let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
+    for _ in 0..2 {
+        driver.submit(request(1, prompt(1, 3 * BLOCK), 1));
+        driver.finish();
+    }
+    assert_eq!(driver.served[&1].1, 2);
+}
+
+#[test]
+fn tokens_are_shared_equally_between_tenants_with_work() {
+    for (many, few) in [(200, 40), (40, 200)] {
+        let mut driver = Driver::new(scheduler(8), 10_000 * BYTES);
+        for at in 0..many {
+            driver.submit(request(1, prompt(at, 50), 64));
+        }
+        driver.steps(20);
+        driver.served.clear();
+        for at in 0..few {
+            driver.submit(request(2, prompt(300 + at, 50), 64));
+        }
+        driver.steps(300);
+        let total = |tenant| driver.served[&tenant].0 + 2 * driver.served[&tenant].1;
+        let ratio = total(1) as f64 / total(2) as f64;
+        assert!((0.9..1.1).contains(&ratio), "{ratio}: {:?}", driver.served);
+    }
+}
+
+#[test]
+fn a_tenant_with_one_request_starts_at_once() {
+    let mut driver = Driver::new(scheduler(8), 10_000 * BYTES);
+    for at in 0..200 {
+        driver.submit(request(1, prompt(at, 50), 500));
+    }
+    driver.steps(100);
+    let one = driver.submit(request(2, prompt(900, 60), 10));
+    let steps = (1..).find(|_| {
+        driver.step(32);
+        driver.served.get(&2).is_some_and(|served| served.1 > 0)
+    });
+    assert_eq!(steps, Some(2), "60 prompt tokens in chunks of 32");
+    driver.cancel(one);
+}
+
+#[test]
+fn a_long_prompt_delays_decoding_by_one_chunk_at_most() {
+    let mut driver = Driver::new(scheduler(8), 10_000 * BYTES);
+    driver.submit(request(1, prompt(1, 4), 100));
+    driver.step(32);
+    driver.submit(request(1, prompt(2, 2_000), 1));
+    for _ in 0..62 {
+        let before = driver.served[&1].1;
+        driver.step(32);
+        assert_eq!(driver.served[&1].1, before + 1);
+    }
+}
+
+#[test]
+fn the_queue_is_bounded_by_model_and_by_tenant() {
+    let limits = Limits { running: 0, choices: 6, tokens: 600, tenant_divisor: 2, logits: 64 };
+    let mut scheduler = Scheduler::new(limits);
+    let small = |tenant| request(tenant, prompt(1, 10), 1);
+    let first: Vec<_> = (0..3).map(|_| scheduler.submit(small(1)).unwrap()).collect();
+    assert_eq!(first, [1, 2, 3]);
+    assert_eq!(scheduler.submit(small(1)), Err(Full::Tenant));
+    assert_eq!(scheduler.submit(request(2, prompt(2, 290), 1)), Ok(4));
+    assert_eq!(scheduler.submit(request(2, prompt(2, 11), 1)), Err(Full::Tenant), "tokens count too");
+    scheduler.submit(small(3)).unwrap();
+    scheduler.submit(small(3)).unwrap();
+    assert_eq!(scheduler.submit(small(4)), Err(Full::Model));
+    assert!(scheduler.submit(Request { model: 2, ..small(1) }).is_ok(), "another model has its own queue");
+    scheduler.cancel(1);
+    assert!(scheduler.submit(small(4)).is_ok());
+}
+
+#[test]
+fn a_draft_is_checked_in_one_step() {
+    let mut driver = Driver::new(scheduler(2), 100 * BYTES);
+    let request = driver.submit(request(1, prompt(1, 20), 20));
+    driver.step(32);
+    let id = SequenceId { request, choice: 0 };
+    driver.scheduler.propose(id, vec![5, 6, 7]);
+    let plan = driver.scheduler.plan(driver.room, 32);
+    let row = &plan.batches[0].rows[0];
+    assert_eq!((row.tokens[1..].to_vec(), row.start, row.logits, row.draft), (vec![5, 6, 7], 20, LogitsAt::All, 3));
+    assert!(!row.is_prefill());
+    // Two of the three are accepted.
+    driver.scheduler.commit(id, 3, &[5, 6, 9]);
+    let row = driver.scheduler.plan(driver.room, 32).batches.remove(0).rows.remove(0);
+    assert_eq!((row.tokens, row.start, row.draft), (vec![9], 23, 0));
+}
+
+#[test]
+fn a_request_that_cannot_fit_alone_is_reported_as_stuck() {
+    let mut driver = Driver::new(scheduler(2), 3 * BYTES);
+    let id = driver.submit(request(1, prompt(1, 100), 20));
+    let plan = driver.scheduler.plan(driver.room, 32);
+    assert_eq!(plan.stuck, Some(SequenceId { request: id, choice: 0 }));
+    assert!(plan.memory_short && plan.batches.is_empty());
+}
+
+#[test]
+fn choices_count_in_the_queue() {
+    let limits = Limits { running: 0, choices: 6, tokens: 600, tenant_divisor: 1, logits: 64 };
+    let mut scheduler = Scheduler::new(limits);
+    let many = |choices| Request { choices, ..request(1, prompt(1, 10), 1) };
+    assert_eq!(scheduler.submit(many(16)), Ok(1), "an empty queue takes any request");
+    assert_eq!(scheduler.submit(many(1)), Err(Full::Model));
+    scheduler.cancel(1);
+    assert_eq!(scheduler.submit(many(4)), Ok(2));
+    assert_eq!(scheduler.submit(many(3)), Err(Full::Model));
+    assert_eq!(scheduler.submit(many(2)), Ok(3));
+}
+
+#[test]
+fn a_new_bound_of_the_queue_applies_to_new_requests() {
+    let limits = Limits { running: 0, choices: 2, tokens: 600, tenant_divisor: 1, logits: 64 };
+    let mut scheduler = Scheduler::new(limits);
+    let small = || request(1, prompt(1, 10), 1);
+    assert_eq!([1, 2].map(|_| scheduler.submit(small())), [Ok(1), Ok(2)]);
+    assert_eq!(scheduler.submit(small()), Err(Full::Model));
+    scheduler.set_max_choices(3);
+    assert_eq!(scheduler.submit(small()), Ok(3));
+    scheduler.set_max_choices(1);
+    assert_eq!(scheduler.submit(small()), Err(Full::Model));
+    assert_eq!(scheduler.counts().queued, 3, "requests that wait stay");
+    assert_eq!(scheduler.new_empty().limits.choices, 1, "the bound survives a reset");
+}
+
+/// `cargo test --release --lib step_cost -- --ignored --nocapture`
+#[test]
+#[ignore = "prints figures"]
+#[expect(clippy::disallowed_methods, reason = "measures")]
+fn step_cost_by_waiting_choices() {
+    for waiting in [10, 1_000, 10_000] {
+        let limits = Limits { running: 32, choices: 20_000, tokens: usize::MAX, tenant_divisor: 1, logits: 64 };
+        let mut scheduler = Scheduler::new(limits);
+        for tenant in 0..32 + waiting {
+            scheduler.submit(request(u128::from(tenant % 100), prompt(tenant, 32), 1_000)).unwrap();
+        }
+        let mut times: Vec<_> = (0..400)
+            .map(|_| {
+                let began = std::time::Instant::now();
+                let chunk = if scheduler.decoding() > 0 { 256 } else { 512 };
+                let plan = scheduler.plan(u64::MAX, chunk + scheduler.prefilling());
+                for row in plan.batches.into_iter().flat_map(|batch| batch.rows) {
+                    let new: &[u32] = if row.logits == LogitsAt::None { &[] } else { &[1] };
+                    scheduler.commit(row.sequence, row.tokens.len(), new);
+                }
+                began.elapsed()
+            })
+            .collect();
+        times.sort();
+        println!("{waiting} waiting choices: {:?} a step (median), {:?} (p99)", times[200], times[396]);
+    }
+}

@@ -1,0 +1,253 @@
+//! Statistics that decide whether drafting with a draft model pays.
+//!
+//! A round is what is drafted for one sequence before one verification: some steps of the draft model. Only tokens that
+//! are likely enough to be accepted are verified.
+
+use crate::text::step_cost_model::{SpeculationCosts, update_average};
+
+/// Weight of a new round in the averages of its sequence and of the draft model.
+const SEQUENCE_WEIGHT: f64 = 0.1;
+const MODEL_WEIGHT: f64 = 0.02;
+/// How far each skipped round moves the averages back to their initial values.
+const REGRESSION_WEIGHT: f64 = 0.001;
+
+/// Measured step costs of a draft model, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct DraftCosts {
+    /// Size of its weights relative to the target model's.
+    size: f64,
+    first: Option<f64>,
+    further: Option<f64>,
+}
+
+/// The cost of a step with one token, and of each further token, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct DraftStepCost {
+    pub first: f64,
+    pub further: f64,
+}
+
+impl DraftStepCost {
+    pub fn seconds(&self, tokens: usize) -> f64 {
+        self.first + tokens.saturating_sub(1) as f64 * self.further
+    }
+}
+
+impl DraftCosts {
+    /// `size`: the size of its weights relative to the target model's.
+    pub fn new(size: f64) -> Self {
+        Self { size, first: None, further: None }
+    }
+
+    /// The measured costs, or before any measurement the target model's costs scaled by size.
+    pub fn estimate(&self, costs: &SpeculationCosts) -> DraftStepCost {
+        DraftStepCost {
+            first: self.first.unwrap_or(costs.step * self.size),
+            further: self.further.unwrap_or(costs.prompt * self.size),
+        }
+    }
+
+    /// Records a step of `tokens` tokens that took `took` seconds.
+    pub fn measure(&mut self, tokens: usize, took: f64, costs: &SpeculationCosts) {
+        let estimate = self.estimate(costs);
+        match tokens {
+            0 => {}
+            1 => update_average(&mut self.first, took),
+            more => update_average(&mut self.further, (took - estimate.first).max(took * 0.05) / (more - 1) as f64),
+        }
+    }
+}
+
+/// A round that is not verified yet.
+#[derive(Clone, Debug, Default)]
+pub struct Round {
+    /// Steps of the draft model.
+    pub steps: usize,
+    /// Tokens that it computed first, to catch up with the text.
+    pub catch_up: usize,
+    /// The probability that it gave each draft token.
+    pub confidence: Vec<f32>,
+}
+
+/// The result of one round, or averages over rounds.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundStats {
+    steps: f64,
+    catch_up: f64,
+    drafted: f64,
+    /// Draft tokens up to the first rejected one. Whether later ones were right is unknown.
+    tested: f64,
+    /// The sum of the probabilities that the draft model gave the tested tokens.
+    confidence: f64,
+    accepted: f64,
+}
+
+impl Default for RoundStats {
+    /// Assumed for a new draft model: one draft token, accepted three times out of four.
+    fn default() -> Self {
+        Self { steps: 1., catch_up: 0., drafted: 1., tested: 1., confidence: 0.75, accepted: 0.75 }
+    }
+}
+
+impl RoundStats {
+    /// A round of which `drafted` tokens were verified and the first `accepted` were accepted.
+    fn new(pending: &Round, drafted: usize, accepted: usize) -> Self {
+        let tested = drafted.min(accepted + 1);
+        let confidence = pending.confidence.iter().take(tested).map(|confidence| f64::from(*confidence)).sum();
+        let [steps, catch_up, drafted, tested, accepted] =
+            [pending.steps, pending.catch_up, drafted, tested, accepted].map(|count| count as f64);
+        Self { steps, catch_up, drafted, tested, confidence, accepted }
+    }
+
+    fn update_average(&mut self, new: &Self, weight: f64) {
+        let mix = |old: &mut f64, new: f64| *old += (new - *old) * weight;
+        mix(&mut self.steps, new.steps);
+        mix(&mut self.catch_up, new.catch_up);
+        mix(&mut self.drafted, new.drafted);
+        mix(&mut self.tested, new.tested);
+        mix(&mut self.confidence, new.confidence);
+        mix(&mut self.accepted, new.accepted);
+    }
+
+    /// Adds a round of some sequence to the averages.
+    pub fn absorb(&mut self, round: &Self) {
+        self.update_average(round, MODEL_WEIGHT);
+    }
+
+    /// Records a round that was skipped because it would not pay. After many of them drafting is tried again.
+    pub fn regress(&mut self) {
+        self.update_average(&Self::default(), REGRESSION_WEIGHT);
+    }
+
+    /// Seconds that a round saves if `sequences` sequences are drafted for at once.
+    pub fn gain(&self, costs: &SpeculationCosts, cost: &DraftStepCost, sequences: usize) -> f64 {
+        let step = cost.seconds(sequences) / sequences.max(1) as f64;
+        self.accepted * costs.token - self.steps * step - self.catch_up * cost.further - self.drafted * costs.check
+    }
+
+    /// Tokens generated per round.
+    pub fn tokens_per_round(&self) -> f64 {
+        1. + self.accepted
+    }
+
+    /// The acceptance rate of tested tokens.
+    pub fn acceptance(&self) -> f64 {
+        (self.accepted / self.tested.max(f64::MIN_POSITIVE)).min(1.)
+    }
+
+    /// The probability that a draft token is accepted, given the draft model's `confidence` in it.
+    pub fn acceptance_at(&self, confidence: f32) -> f64 {
+        (f64::from(confidence) * self.accepted / self.confidence.max(f64::MIN_POSITIVE)).min(1.)
+    }
+}
+
+/// The drafting state of one sequence.
+#[derive(Debug, Default)]
+pub struct DraftState {
+    /// `None` before the first round.
+    stats: Option<RoundStats>,
+    pending: Option<Round>,
+    last_round: Option<RoundStats>,
+    /// Seconds that the n-gram proposal is likely to save.
+    alternative: f64,
+}
+
+impl DraftState {
+    /// The statistics of this sequence, or `average` before its first round.
+    pub fn stats(&self, average: &RoundStats) -> RoundStats {
+        self.stats.unwrap_or(*average)
+    }
+
+    /// Whether there was a round.
+    pub fn has_rounds(&self) -> bool {
+        self.stats.is_some()
+    }
+
+    /// The next step verifies this round's tokens.
+    pub fn start_round(&mut self, pending: Round) {
+        self.pending = Some(pending);
+    }
+
+    /// The next step verifies an n-gram proposal, which is likely to save `alternative` seconds.
+    pub fn skip_round(&mut self, alternative: f64) {
+        (self.pending, self.alternative) = (None, alternative);
+    }
+
+    /// Seconds that a round must save to beat the n-gram proposal.
+    pub fn alternative(&self) -> f64 {
+        self.alternative
+    }
+
+    /// Records that the first `accepted` of `drafted` tokens were accepted. `false`: they came from no round.
+    pub fn finish_round(&mut self, drafted: usize, accepted: usize) -> bool {
+        let Some(pending) = self.pending.take() else { return false };
+        let round = RoundStats::new(&pending, drafted, accepted);
+        self.stats.get_or_insert_default().update_average(&round, SEQUENCE_WEIGHT);
+        self.last_round = Some(round);
+        true
+    }
+
+    /// Takes the last finished round.
+    pub fn last_round(&mut self) -> Option<RoundStats> {
+        self.last_round.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DraftCosts, DraftState, Round, RoundStats};
+    use crate::text::step_cost_model::SpeculationCosts;
+
+    const COSTS: SpeculationCosts = SpeculationCosts { token: 1., check: 0.2, step: 1., prompt: 0.2 };
+
+    fn rounds(state: &mut DraftState, count: usize, accepted: usize) {
+        for _ in 0..count {
+            state.start_round(Round { steps: 4, catch_up: 0, confidence: vec![0.9; 4] });
+            assert!(state.finish_round(4, accepted));
+        }
+    }
+
+    #[test]
+    fn rounds_pay_while_drafts_are_accepted() {
+        let (cost, average) = (DraftCosts::new(0.25).estimate(&COSTS), RoundStats::default());
+        let mut state = DraftState::default();
+        assert!(average.gain(&COSTS, &cost, 1) > 0., "a new draft model is tried if it is small");
+        assert!(average.gain(&COSTS, &DraftCosts::new(0.6).estimate(&COSTS), 1) < 0.);
+        rounds(&mut state, 60, 4);
+        let stats = state.stats(&average);
+        assert!((stats.gain(&COSTS, &cost, 1) - (4. - 4. * 0.25 - 4. * 0.2)).abs() < 0.05);
+        assert!(stats.acceptance() > 0.99 && stats.acceptance_at(0.9) > 0.99, "{stats:?}");
+        rounds(&mut state, 60, 0);
+        let stats = state.stats(&average);
+        assert!(stats.gain(&COSTS, &cost, 1) < 0. && stats.acceptance() < 0.01, "{stats:?}");
+        assert!(!state.finish_round(3, 3), "those came from no round");
+    }
+
+    #[test]
+    fn unprofitable_drafting_is_retried_after_a_while() {
+        let cost = DraftCosts::new(0.25).estimate(&COSTS);
+        let mut average = RoundStats::default();
+        let round = RoundStats::new(&Round { steps: 2, catch_up: 0, confidence: vec![0.5, 0.5] }, 2, 0);
+        let often = (1..).find(|_| {
+            average.absorb(&round);
+            average.gain(&COSTS, &cost, 1) < 0.
+        });
+        assert!(often.is_some_and(|rounds| rounds < 50), "{often:?}");
+        (0..200).for_each(|_| average.absorb(&round));
+        let pause = (1..).find(|_| {
+            average.regress();
+            average.gain(&COSTS, &cost, 1) > 0.
+        });
+        assert!(pause.is_some_and(|steps| (500..5_000).contains(&steps)), "{pause:?}");
+    }
+
+    #[test]
+    fn costs_are_estimated_from_sizes_and_then_measured() {
+        let mut costs = DraftCosts::new(0.5);
+        assert_eq!((costs.estimate(&COSTS).first, costs.estimate(&COSTS).seconds(3)), (0.5, 0.7));
+        (0..100).for_each(|_| costs.measure(1, 0.3, &COSTS));
+        (0..100).for_each(|_| costs.measure(11, 0.8, &COSTS));
+        let cost = costs.estimate(&COSTS);
+        assert!((cost.first - 0.3).abs() < 1e-6 && (cost.seconds(5) - 0.5).abs() < 1e-6, "{cost:?}");
+    }
+}

@@ -1,0 +1,207 @@
+//! Parses tool calls from the text while it is generated.
+//!
+//! The grammar lets only well-formed calls through, so the parser only finds where each call begins and where its
+//! arguments end. Text that may still turn out to be a call is held back.
+
+use std::sync::Arc;
+
+use super::ToolCallDelta;
+use super::bare_call::{BareCallMatcher, BareMatch};
+use super::format::{CallFormat, CallSyntax};
+use crate::text::stop::StopMatcher;
+
+/// How every call of a Llama model begins, after whitespace.
+const LLAMA_CALL_START: &str = "{\"name\"";
+
+pub struct CallParser {
+    syntax: Arc<CallSyntax>,
+    /// How the calls of each tool begin, and the tool's name.
+    heads: Vec<(String, String)>,
+    /// Finds calls without an opening.
+    bare: BareCallMatcher,
+    state: State,
+    calls: u32,
+}
+
+enum State {
+    /// The output so far may be the beginning of a call.
+    Start(String),
+    /// Like [`State::Start`], for calls without an opening tag.
+    Bare(String),
+    /// Text that may contain an opening.
+    Text(StopMatcher),
+    /// Text to the end of the output.
+    Plain,
+    /// Between calls, before the first or after the last.
+    Markup(String),
+    Arguments {
+        depth: JsonDepth,
+        bare: bool,
+    },
+    /// After the arguments of a call without an opening.
+    Tail,
+    /// After such a call: another call, or the end of the output.
+    Next,
+    Done,
+}
+
+/// The nesting of a JSON object.
+#[derive(Default)]
+struct JsonDepth {
+    open: u32,
+    quoted: bool,
+    escaped: bool,
+}
+
+impl JsonDepth {
+    /// Whether the object ends with this character.
+    fn push(&mut self, ch: char) -> bool {
+        match ch {
+            _ if self.escaped => self.escaped = false,
+            '\\' => self.escaped = self.quoted,
+            '"' => self.quoted = !self.quoted,
+            '{' | '[' if !self.quoted => self.open += 1,
+            '}' | ']' if !self.quoted => self.open = self.open.saturating_sub(1),
+            _ => {}
+        }
+        self.open == 0 && matches!(ch, '}' | ']') && !self.quoted
+    }
+}
+
+/// What one step adds.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Parsed {
+    pub text: String,
+    pub calls: Vec<ToolCallDelta>,
+    /// Whether generation must end here.
+    pub done: bool,
+}
+
+impl CallParser {
+    pub fn new(syntax: Arc<CallSyntax>) -> Self {
+        let heads = syntax.callable.iter();
+        let heads = heads.map(|(_, tool)| (syntax.format.head(&tool.name), tool.name.clone())).collect();
+        let bare = BareCallMatcher::new(syntax.callable.iter().map(|(_, tool)| tool.name.as_str()));
+        let state = match syntax.format {
+            _ if syntax.call_required => State::Markup(String::new()),
+            _ if syntax.bare => State::Bare(String::new()),
+            CallFormat::Llama => State::Start(String::new()),
+            format => text_state(format),
+        };
+        Self { syntax, heads, bare, state, calls: 0 }
+    }
+
+    /// Whether a call was found.
+    pub fn has_calls(&self) -> bool {
+        self.calls > 0
+    }
+
+    /// Whether the parser is past the text, in or between calls.
+    pub fn is_calling(&self) -> bool {
+        !matches!(self.state, State::Start(_) | State::Bare(_) | State::Text(_) | State::Plain)
+    }
+
+    /// Takes a token and the text that it completes.
+    pub fn push(&mut self, id: u32, text: &str) -> Parsed {
+        let mut parsed = Parsed::default();
+        if !self.is_calling() && self.syntax.opening_id() == Some(id) {
+            parsed.text = self.finish();
+            self.state = State::Markup(String::new());
+        }
+        text.chars().for_each(|ch| self.push_char(ch, &mut parsed));
+        parsed.done = matches!(self.state, State::Done);
+        parsed
+    }
+
+    /// The text that was held back, at the end of the output.
+    pub fn finish(&mut self) -> String {
+        match &mut self.state {
+            State::Start(held) | State::Bare(held) => std::mem::take(held),
+            State::Text(opening) => opening.finish(),
+            _ => String::new(),
+        }
+    }
+
+    fn push_char(&mut self, ch: char, parsed: &mut Parsed) {
+        match &mut self.state {
+            State::Plain => parsed.text.push(ch),
+            State::Text(opening) => {
+                let (text, found) = opening.push(ch.encode_utf8(&mut [0; 4]));
+                parsed.text.push_str(&text);
+                if found.is_some() {
+                    self.state = State::Markup(String::new());
+                }
+            }
+            State::Start(held) => {
+                held.push(ch);
+                let start = held.trim_start();
+                if start == LLAMA_CALL_START {
+                    self.state = State::Markup(start.to_owned());
+                } else if !LLAMA_CALL_START.starts_with(start) {
+                    parsed.text.push_str(held);
+                    self.state = State::Plain;
+                }
+            }
+            State::Bare(held) => {
+                held.push(ch);
+                match self.bare.push(ch) {
+                    BareMatch::Undecided => {}
+                    BareMatch::Call(name) => self.start_call(name, true, parsed),
+                    BareMatch::Text => {
+                        let held = std::mem::take(held);
+                        self.state = text_state(self.syntax.format);
+                        held.chars().for_each(|ch| self.push_char(ch, parsed));
+                    }
+                }
+            }
+            State::Markup(seen) => {
+                seen.push(ch);
+                if let Some((_, name)) = self.heads.iter().find(|(head, _)| seen.ends_with(head.as_str())) {
+                    self.start_call(name.clone(), false, parsed);
+                }
+            }
+            State::Arguments { depth, bare } => {
+                if depth.open == 0 && ch.is_whitespace() {
+                    return;
+                }
+                let (done, bare) = (depth.push(ch), *bare);
+                push_argument(&mut parsed.calls, self.calls.saturating_sub(1), ch);
+                if done {
+                    self.state = if bare { State::Tail } else { State::Markup(String::new()) };
+                }
+            }
+            State::Tail if ch == '}' => {
+                self.bare.reset();
+                self.state = if self.syntax.parallel { State::Next } else { State::Done };
+            }
+            State::Next => match self.bare.push(ch) {
+                BareMatch::Undecided => {}
+                BareMatch::Call(name) => self.start_call(name, true, parsed),
+                BareMatch::Text => self.state = State::Done,
+            },
+            State::Tail | State::Done => {}
+        }
+    }
+
+    fn start_call(&mut self, name: String, bare: bool, parsed: &mut Parsed) {
+        parsed.calls.push(ToolCallDelta { index: self.calls, name: Some(name), arguments: String::new() });
+        self.calls += 1;
+        self.state = State::Arguments { depth: JsonDepth::default(), bare };
+    }
+}
+
+/// Text that may contain the format's opening.
+fn text_state(format: CallFormat) -> State {
+    State::Text(StopMatcher::new(vec![format.opening().to_owned()]))
+}
+
+/// Appends a character to the arguments of the call `index`.
+fn push_argument(calls: &mut Vec<ToolCallDelta>, index: u32, ch: char) {
+    match calls.last_mut() {
+        Some(delta) if delta.index == index && delta.name.is_none() => delta.arguments.push(ch),
+        _ => calls.push(ToolCallDelta { index, name: None, arguments: ch.to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

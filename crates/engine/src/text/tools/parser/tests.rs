@@ -1,0 +1,119 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::{CallParser, Parsed};
+use crate::text::tools::{CallFormat, CallSyntax, Tool};
+
+fn parser(format: CallFormat, call_required: bool) -> CallParser {
+    let tool = |name: &str| Tool { name: name.to_owned(), definition: json!({}), strict: false, input: None };
+    let callable = vec![(0, tool("a")), (1, tool("ab"))];
+    let bare = !call_required && format != CallFormat::Llama;
+    CallParser::new(Arc::new(CallSyntax {
+        format,
+        control_tokens: Vec::new(),
+        callable,
+        call_required,
+        bare,
+        parallel: true,
+    }))
+}
+
+/// The text, and each call's name and arguments.
+fn run(format: CallFormat, call_required: bool, text: &str, cut: usize) -> (String, Vec<(String, String)>) {
+    let (mut parser, mut output, mut calls) = (parser(format, call_required), String::new(), Vec::new());
+    let chars: Vec<char> = text.chars().collect();
+    for part in chars.chunks(cut) {
+        let Parsed { text, calls: pieces, .. } = parser.push(0, &part.iter().collect::<String>());
+        output += &text;
+        for delta in pieces {
+            match delta.name {
+                Some(name) => calls.push((name, delta.arguments)),
+                None => calls[delta.index as usize].1 += &delta.arguments,
+            }
+        }
+    }
+    (output + &parser.finish(), calls)
+}
+
+fn call(name: &str, arguments: &str) -> (String, String) {
+    (name.to_owned(), arguments.to_owned())
+}
+
+const TRICKY: &str = r#"{"x": "}</tool_call>\"{[", "y": [{}, {"z": "<tool_call>"}]}"#;
+
+#[test]
+fn calls_are_found_with_any_chunking() {
+    let hermes = format!(
+        "Let me <tool see.\n<tool_call>\n{{\"name\": \"ab\", \"arguments\": {TRICKY}}}\n</tool_call>\n<tool_call>\n{{\"name\": \"a\", \"arguments\": {{}}}}\n</tool_call>"
+    );
+    let mistral = format!(
+        "[TOOL_CALLS] [{{\"name\": \"ab\", \"arguments\": {TRICKY}}}, {{\"name\": \"a\", \"arguments\": {{}}}}]"
+    );
+    let llama = format!(" {{\"name\": \"ab\", \"parameters\": {TRICKY}}}");
+    for cut in 1..30 {
+        let both = vec![call("ab", TRICKY), call("a", "{}")];
+        assert_eq!(run(CallFormat::Hermes, false, &hermes, cut), ("Let me <tool see.\n".to_owned(), both.clone()));
+        assert_eq!(run(CallFormat::Mistral, false, &mistral, cut), (String::new(), both.clone()));
+        assert_eq!(run(CallFormat::Mistral, true, &mistral, cut).1, both);
+        assert_eq!(run(CallFormat::Llama, false, &llama, cut), (String::new(), vec![call("ab", TRICKY)]));
+    }
+}
+
+#[test]
+fn calls_without_an_opening_are_found_with_any_chunking() {
+    for (lead, blank, end) in
+        [("", "", "}"), (" ```json\n", " ", "}\n```"), ("```\r\n", "\n\t", "\n}\n"), ("{", " ", "}}")]
+    {
+        let written = |name: &str, arguments: &str| {
+            format!("{lead}{{{blank}\"name\":{blank}\"{name}\",{blank}\"parameters\":{blank}{arguments}{end}")
+        };
+        let (one, two) = (written("ab", TRICKY), format!("{}\n{}Done", written("ab", TRICKY), written("a", "{}")));
+        for cut in 1..30 {
+            for format in [CallFormat::Hermes, CallFormat::Mistral] {
+                assert_eq!(run(format, false, &one, cut), (String::new(), vec![call("ab", TRICKY)]));
+                // The second brace of a double one is left over and is no call.
+                let second = (lead != "{").then(|| call("a", "{}"));
+                let all = [call("ab", TRICKY)].into_iter().chain(second).collect();
+                assert_eq!(run(format, false, &two, cut), (String::new(), all));
+            }
+        }
+    }
+}
+
+#[test]
+fn generation_ends_when_other_text_follows_the_last_call() {
+    let mut parser = parser(CallFormat::Hermes, false);
+    let ends: Vec<bool> = ["{\"name\": \"a\", \"arguments\": ", "{}", "}", "\n```", "\n\n", "Now"]
+        .map(|part| parser.push(0, part).done)
+        .to_vec();
+    assert_eq!(ends, [false, false, false, false, false, true]);
+    assert_eq!((parser.push(0, "x"), parser.finish()), (Parsed { done: true, ..Parsed::default() }, String::new()));
+}
+
+#[test]
+fn text_that_only_resembles_a_call_is_text() {
+    let bare = [
+        "```json\n{\"name\": \"b\", \"arguments\": {}}\n```",
+        "``",
+        "```\n\n",
+        "{\"name\":\"a\",\"x",
+        "{\"name\": \"a b\", \"arguments\": {}}",
+    ];
+    let marked = ["", "<tool_", "a <tool_call", "[TOOL_CALL", "{\"nam", "{\"no\": 1}", " {", "x{\"name\": \"a\"}"];
+    for format in [CallFormat::Hermes, CallFormat::Mistral, CallFormat::Llama] {
+        let bare = bare.iter().filter(|_| format != CallFormat::Llama);
+        for text in marked.iter().chain(bare) {
+            assert_eq!(run(format, false, text, 1), ((*text).to_owned(), Vec::new()));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn text_without_an_opening_is_passed_on(text in "[`\n<tol_ca{\" >]{0,20}", cut in 1usize..4) {
+        prop_assume!(!text.contains("<tool_call>"));
+        prop_assert_eq!(run(CallFormat::Hermes, false, &text, cut).0, text);
+    }
+}

@@ -1,0 +1,215 @@
+//! Benchmarks on the starter model, run by hand: `cargo test --release --test engine -- --ignored speed --nocapture`.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use candle_core::Device;
+use outpost_engine::AdapterFiles;
+use outpost_models::backend::{Candle, Cpu};
+use outpost_models::causal_lm::{BatchRow, CausalLm, LogitsAt};
+use outpost_models::decoder::Decoder;
+use outpost_models::gguf::GgufFile;
+use outpost_models::kv::{KvCache, KvType};
+use outpost_models::peft::PeftAdapter;
+use outpost_models::training::{AdamW, LoraParameters, LoraTrainer, TrainingText};
+
+use crate::harness::{cpu, real_model};
+use crate::tiny_adapter::{ALL, Sizes, TinyAdapter};
+
+#[expect(clippy::disallowed_methods, reason = "a measurement needs the real clock")]
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let began = Instant::now();
+    (work(), began.elapsed())
+}
+
+fn load(path: &Path) -> Decoder<Cpu> {
+    Decoder::load(&GgufFile::open(path).unwrap(), &cpu()).unwrap()
+}
+
+fn cache(model: &Decoder<Cpu>) -> KvCache {
+    KvCache::new(model.new_kv_arena(KvType::F16))
+}
+
+fn reference(path: &Path, prompt: &[u32]) {
+    let mut model = crate::decoder::oracle(path);
+    crate::decoder::oracle_logits(&mut model, prompt, 0);
+}
+
+#[test]
+#[ignore = "a measurement, not a test"]
+fn speed() {
+    let Some(path) = real_model() else { return };
+    let (model, elapsed) = timed(|| load(&path));
+    println!("load: {elapsed:?}");
+    let prompt: Vec<u32> = (0..512).map(|index| 1_000 + 37 * index).collect();
+    let (_, elapsed) = timed(|| reference(&path, &prompt[..128]));
+    println!("candle's implementation, prefill 128 at once: {:.1} tokens/s", 128. / elapsed.as_secs_f64());
+    for chunk in [32, 128] {
+        let mut kv = cache(&model);
+        let ((), elapsed) =
+            timed(|| prompt[..128].chunks(chunk).for_each(|chunk| drop(model.extend(chunk, &mut kv).unwrap())));
+        println!("prefill 128 in chunks of {chunk}: {:.1} tokens/s", 128. / elapsed.as_secs_f64());
+    }
+    for depth in [16, 500] {
+        let mut kv = cache(&model);
+        prompt
+            .iter()
+            .cycle()
+            .copied()
+            .take(depth)
+            .collect::<Vec<_>>()
+            .chunks(128)
+            .for_each(|chunk| drop(model.extend(chunk, &mut kv).unwrap()));
+        let ((), elapsed) = timed(|| (0..32).for_each(|token| drop(model.extend(&[token + 100], &mut kv).unwrap())));
+        println!("decode at depth {depth}: {:.1} tokens/s", 32. / elapsed.as_secs_f64());
+    }
+    for streams in [2u32, 4, 8, 16, 32] {
+        let mut arena = model.new_kv_arena(KvType::F16);
+        (0..2 * streams).for_each(|block| arena.ensure(block).unwrap());
+        let ((), elapsed) = timed(|| {
+            for start in 0..16 {
+                let tables: Vec<_> = (0..streams).map(|stream| [2 * stream, 2 * stream + 1]).collect();
+                let row = |blocks| BatchRow {
+                    tokens: &[99],
+                    start,
+                    blocks,
+                    logits: LogitsAt::Last,
+                    long: false,
+                    adapter: None,
+                };
+                let rows: Vec<_> = tables.iter().map(|blocks| row(&blocks[..])).collect();
+                model.reuse(model.forward(&rows, arena.as_mut()).unwrap());
+            }
+        });
+        println!("decode of {streams} sequences: {:.1} tokens/s", f64::from(16 * streams) / elapsed.as_secs_f64());
+    }
+}
+
+/// The candle backend on the CPU beside candle's own implementation of the same model, with the same threads.
+#[test]
+#[ignore = "a measurement, not a test"]
+fn speed_of_the_candle_backend() {
+    let Some(path) = real_model() else { return };
+    let backend = Candle::new(Device::Cpu, cpu());
+    let model = Decoder::load(&GgufFile::open(&path).unwrap(), &backend).unwrap();
+    let mut stock = crate::decoder::oracle(&path);
+    let prompt: Vec<u32> = (0..128).map(|index| 1_000 + 37 * index).collect();
+    for round in 0..5 {
+        let mut kv = KvCache::new(model.new_kv_arena(KvType::F16));
+        let (_, prefill) = timed(|| model.extend(&prompt, &mut kv).unwrap());
+        let ((), decode) = timed(|| (0..32).for_each(|token| drop(model.extend(&[token + 100], &mut kv).unwrap())));
+        let (_, stock_prefill) = timed(|| crate::decoder::oracle_logits(&mut stock, &prompt, 0));
+        let ((), stock_decode) = timed(|| {
+            (0..32).for_each(|token| {
+                drop(crate::decoder::oracle_logits(&mut stock, &[token + 100], 128 + token as usize))
+            });
+        });
+        let rate = |tokens: f64, took: Duration| tokens / took.as_secs_f64();
+        println!(
+            "round {round}: prefill of 128 {:.1} tokens/s, candle-transformers {:.1}; decode {:.1}, candle-transformers {:.1}",
+            rate(128., prefill),
+            rate(128., stock_prefill),
+            rate(32., decode),
+            rate(32., stock_decode),
+        );
+    }
+}
+
+/// Steps of training an adapter of rank 8 on all projections: four texts of 128 tokens, of which 96 are targets.
+#[test]
+#[ignore = "a measurement, not a test"]
+fn speed_of_training() {
+    let Some(path) = real_model() else { return };
+    let backend = Candle::new(Device::Cpu, cpu());
+    let model = Decoder::load(&GgufFile::open(&path).unwrap(), &backend).unwrap();
+    let parameters = LoraParameters::new(&model, 8, 16., |_| true, 1).unwrap();
+    let optimizer = AdamW::new(parameters.values.len());
+    let mut trainer = LoraTrainer::new(&model, backend, parameters, optimizer).unwrap();
+    let text = |text: u32| {
+        let tokens = (0..128).map(|index| 1_000 + (37 * index + 1_001 * text) % 40_000).collect();
+        TrainingText { tokens, targets: (32..128).collect() }
+    };
+    let texts: Vec<_> = (0..4).map(text).collect();
+    for keep_graphs in [true, false] {
+        trainer.keep_graphs = keep_graphs;
+        for round in 0..6 {
+            let (scores, elapsed) = timed(|| {
+                let scores = trainer.supervised(&texts, 1. / 384.).unwrap();
+                trainer.step(1e-4, 0.01, 1.).unwrap();
+                scores
+            });
+            let loss = -scores.iter().flatten().map(|score| score.log_probability).sum::<f32>() / 384.;
+            let rate = 512. / elapsed.as_secs_f64();
+            println!("graphs kept: {keep_graphs}, round {round}: loss {loss:.4}, {rate:.1} tokens/s");
+        }
+    }
+}
+
+/// The cost for each request of checking whether its model has changed on disk.
+#[test]
+#[ignore = "a measurement, not a test"]
+fn checking_a_models_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+    crate::tiny_model::write(dir.path(), "folder", &crate::tiny_model::TinyModel::default());
+    std::fs::copy(dir.path().join("folder/folder.gguf"), dir.path().join("bare.gguf")).unwrap();
+    outpost_testing::fixtures::copy_folder(&fixtures.join("encoders/bert-mean"), &dir.path().join("encoder"));
+    outpost_testing::fixtures::copy_folder(&fixtures.join("pipelines/sd1"), &dir.path().join("diffusion"));
+    let engine = crate::image_generation::engine(dir.path(), outpost_engine::Precision::Full);
+    for id in ["bare", "folder", "encoder", "diffusion"] {
+        engine.models().find(id).unwrap();
+        let ((), elapsed) = timed(|| (0..2_000).for_each(|_| drop(engine.models().find(id).unwrap())));
+        println!("{id}: {:?} a look", elapsed / 2_000);
+    }
+}
+
+/// Decoding with eight adapters beside decoding with their base alone, alternately. `OUTPOST_BENCH_MODEL` names another
+/// GGUF file.
+#[test]
+#[ignore = "a measurement, not a test"]
+fn speed_of_adapters() {
+    const STREAMS: usize = 8;
+    let named = std::env::var_os("OUTPOST_BENCH_MODEL").map(PathBuf::from);
+    let Some(path) = named.or_else(real_model) else { return };
+    let model = load(&path);
+    let config = model.config();
+    let attention = [config.heads, config.kv_heads].map(|heads| heads * config.head_width);
+    let sizes = Sizes { layers: config.layer_count, width: config.width, attention, inner: config.inner };
+    let mut arena = model.new_kv_arena(KvType::F16);
+    (0..8 * STREAMS as u32).for_each(|block| arena.ensure(block).unwrap());
+    let tables: Vec<Vec<u32>> = (0..STREAMS as u32).map(|stream| (8 * stream..8 * stream + 8).collect()).collect();
+    for (modules, name) in [(&["self_attn.q_proj", "self_attn.v_proj"][..], "queries and values"), (ALL, "all modules")]
+    {
+        for rank in [8, 16] {
+            let adapters: Vec<_> = (0..STREAMS as u64)
+                .map(|seed| {
+                    let AdapterFiles { config, weights } = TinyAdapter::new(sizes, modules, rank, seed).files();
+                    model.load_adapter(&PeftAdapter::from_bytes(&config, weights).unwrap()).unwrap()
+                })
+                .collect();
+            // A step at each of 32 positions.
+            let mut decode = |with_adapters: bool| {
+                let ((), elapsed) = timed(|| {
+                    for start in 96..128 {
+                        let rows = tables.iter().zip(&adapters).map(|(blocks, adapter)| BatchRow {
+                            tokens: &[99],
+                            start,
+                            blocks,
+                            logits: LogitsAt::Last,
+                            long: false,
+                            adapter: with_adapters.then_some(adapter),
+                        });
+                        let rows: Vec<_> = rows.collect();
+                        model.reuse(model.forward(&rows, arena.as_mut()).unwrap());
+                    }
+                });
+                32. * STREAMS as f64 / elapsed.as_secs_f64()
+            };
+            decode(true);
+            let mut speeds: Vec<[f64; 2]> = (0..15).map(|_| [false, true].map(&mut decode)).collect();
+            speeds.sort_by(|a, b| (a[1] / a[0]).total_cmp(&(b[1] / b[0])));
+            let [base, adapted] = speeds[speeds.len() / 2];
+            println!("rank {rank}, {name}: {adapted:.0} tokens/s, base {base:.0}: {:.1} %", 100. * adapted / base);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Chooses a GGUF file: by its name, and then by its header.
+
+use super::client::Hub;
+use super::error::HubError;
+use super::header_folder::HeaderFolder;
+use super::quantization::{Candidate, State, by_preference, select};
+use super::reference::ModelReference;
+use super::remote_file::PlannedFile;
+use super::repository::Repository;
+use outpost_common::display::shorten;
+use outpost_common::progress::Progress;
+use outpost_engine::{MemoryNeed, ModelInfo, Settings};
+use outpost_models::gguf::{GgufError, MAX_HEADER_BYTES, parse_header};
+
+/// Bytes of the first read of a header. The next one is four times as long.
+const FIRST_READ_BYTES: u64 = 4 << 20;
+/// Headers that are read to find a model that is supported and fits.
+const MAX_HEADERS: usize = 4;
+/// Max candidates that an error lists.
+const MAX_LISTED: usize = 30;
+
+/// A chosen file, and what its header says.
+pub(super) struct GgufChoice {
+    pub candidates: Vec<Candidate>,
+    pub chosen: usize,
+    pub file: PlannedFile,
+    pub info: ModelInfo,
+    pub need: MemoryNeed,
+}
+
+impl Hub {
+    /// Chooses the file that the user named, or else the first one by preference that is supported and fits into memory. If
+    /// none fits, the first one that is supported.
+    pub(super) fn plan_gguf(
+        &self,
+        reference: &ModelReference,
+        repository: &Repository,
+        mut candidates: Vec<Candidate>,
+        settings: &Settings,
+        progress: &mut dyn Progress,
+    ) -> Result<GgufChoice, HubError> {
+        let order = order(reference, repository, &candidates, settings.memory_bytes)?;
+        let (mut failed, mut best) = (None, None);
+        for index in order.into_iter().take(MAX_HEADERS) {
+            let Some(candidate) = candidates.get_mut(index) else { continue };
+            let (file, info, need) = match self.read_candidate(reference, candidate, settings, progress) {
+                Ok(read) => read,
+                Err(HubError::Unsupported { file, why }) => {
+                    candidate.state = State::Unsupported(why.clone());
+                    failed.get_or_insert(HubError::Unsupported { file, why });
+                    continue;
+                }
+                Err(other) => return Err(other),
+            };
+            (candidate.bytes, candidate.state) = (file.bytes, State::Supported);
+            let fits = need.total() <= settings.memory_bytes;
+            if fits || best.is_none() {
+                best = Some((index, file, info, need));
+            }
+            if fits {
+                break;
+            }
+        }
+        match best {
+            Some((chosen, file, info, need)) => Ok(GgufChoice { candidates, chosen, file, info, need }),
+            None => Err(failed.unwrap_or_else(|| no_model(reference, repository))),
+        }
+    }
+
+    fn read_candidate(
+        &self,
+        reference: &ModelReference,
+        candidate: &Candidate,
+        settings: &Settings,
+        progress: &mut dyn Progress,
+    ) -> Result<(PlannedFile, ModelInfo, MemoryNeed), HubError> {
+        let file = self.describe_file(reference, &candidate.file, progress)?;
+        if candidate.is_ggml() {
+            return self.read_ggml(reference, file, settings, progress);
+        }
+        let max = file.bytes.min(MAX_HEADER_BYTES);
+        let mut size = max.min(FIRST_READ_BYTES);
+        loop {
+            let start = self.first_bytes(reference, &file, size, progress)?;
+            if size < max && matches!(parse_header(&start, file.bytes), Err(GgufError::Short(_))) {
+                size = max.min(size * 4);
+                continue;
+            }
+            let headers = HeaderFolder::new()?;
+            headers.add("model.gguf", &start, file.bytes)?;
+            let examined = headers.examine(settings);
+            let (info, need) =
+                examined.map_err(|why| HubError::Unsupported { file: candidate.file.path.clone(), why })?;
+            return Ok((file, info, need));
+        }
+    }
+
+    /// Headers of tensors are spread over a `ggml-*.bin` file, so its memory is an estimate until it has been downloaded.
+    fn read_ggml(
+        &self,
+        reference: &ModelReference,
+        file: PlannedFile,
+        settings: &Settings,
+        progress: &mut dyn Progress,
+    ) -> Result<(PlannedFile, ModelInfo, MemoryNeed), HubError> {
+        let start = self.first_bytes(reference, &file, file.bytes.min(FIRST_READ_BYTES), progress)?;
+        let headers = HeaderFolder::new()?;
+        let examined = headers.add_ggml("ggml-model.bin", &start).and_then(|()| headers.examine(settings));
+        let (info, need) = examined.map_err(|why| HubError::Unsupported { file: file.path.clone(), why })?;
+        let need = MemoryNeed { weights: need.weights.saturating_add(file.bytes), ..need };
+        Ok((file, info, need))
+    }
+}
+
+/// The candidates to look at, the best first.
+fn order(
+    reference: &ModelReference,
+    repository: &Repository,
+    found: &[Candidate],
+    limit: u64,
+) -> Result<Vec<usize>, HubError> {
+    let whole: Vec<&str> = found.iter().filter(|it| it.is_possible()).map(Candidate::label).take(MAX_LISTED).collect();
+    let known = if whole.is_empty() { "none".to_owned() } else { whole.join(", ") };
+    let split = |candidate: &Candidate| HubError::Split {
+        reference: reference.to_string(),
+        file: candidate.label().to_owned(),
+        known: known.clone(),
+    };
+    let Some(selector) = reference.selector() else {
+        let order = by_preference(found, limit);
+        return match found.first() {
+            _ if order.len() > 1 && order.iter().filter_map(|index| found.get(*index)).all(Candidate::is_ggml) => {
+                Err(HubError::Several { reference: reference.to_string(), known })
+            }
+            _ if !order.is_empty() => Ok(order),
+            Some(Candidate { state: State::Unsupported(why), file, .. }) => {
+                Err(HubError::Unsupported { file: file.path.clone(), why: format!("{why} is not supported") })
+            }
+            Some(candidate) => Err(split(candidate)),
+            None => Err(no_model(reference, repository)),
+        };
+    };
+    let selected = select(found, selector);
+    match selected.as_slice() {
+        &[only] => match found.get(only).filter(|it| it.parts > 1) {
+            Some(candidate) => Err(split(candidate)),
+            None => Ok(selected),
+        },
+        [] if found.is_empty() => Err(no_model(reference, repository)),
+        several => {
+            let paths = several.iter().filter_map(|index| Some(found.get(*index)?.file.path.as_str())).take(MAX_LISTED);
+            let listed = paths.collect::<Vec<_>>().join(", ");
+            let known = if listed.is_empty() { known } else { listed };
+            Err(HubError::NoCandidate { reference: reference.to_string(), selector: shorten(selector), known })
+        }
+    }
+}
+
+/// Why there is nothing to choose.
+fn no_model(reference: &ModelReference, repository: &Repository) -> HubError {
+    let count = |endings: &[&str]| {
+        repository.files.iter().filter(|it| endings.iter().any(|ending| it.path.ends_with(ending))).count()
+    };
+    let why = match (count(&[".safetensors"]), count(&[".bin", ".pt", ".pth", ".ckpt"])) {
+        (0, 0) if !repository.unread.is_empty() => {
+            let types = repository.unread.join(", ");
+            format!(
+                "its layers cannot be read: they are compressed archives, large archives with several files, or no archives ({types})"
+            )
+        }
+        (0, 0) => "it has no GGUF and no safetensors files".to_owned(),
+        (0, pickles) => format!("it has {pickles} pickle files (.bin, .pt), which are never read"),
+        (tensors, _) => format!(
+            "it has {tensors} safetensors files, but no GGUF files and no config.json, adapter_config.json or model_index.json"
+        ),
+    };
+    HubError::NoModel { reference: reference.to_string(), why }
+}

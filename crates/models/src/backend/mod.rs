@@ -1,0 +1,26 @@
+//! Backends: the devices on which networks compute, behind one interface ([`Backend`]).
+//!
+//! Networks are written once, over any backend. [`Cpu`] computes with the kernels of `outpost-kernels`, [`Candle`] on any
+//! device of candle. The types that describe shapes and parameters are those of the kernels.
+
+pub mod candle;
+mod checks;
+pub mod cpu;
+mod embedding_table;
+mod interface;
+mod routing;
+
+pub use candle::Candle;
+pub(crate) use candle::with_gradient;
+pub use cpu::Cpu;
+pub use cpu::types::{
+    Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, Isa, NormKind, Pool, RopeLayout,
+    dequantise,
+};
+pub(crate) use cpu::types::{Dropout, LstmRecurrence, LstmState, TargetLogit, cross_entropy};
+pub(crate) use embedding_table::EmbeddingTable;
+pub use interface::{
+    AdaIn, Angles, Backend, ChannelActivation, FeedForward, GroupNorm, LowRankUpdate, Matrix, Norm, Pause,
+    RequestOptions, RoutedTokens, Tensor,
+};
+pub use routing::Routing;

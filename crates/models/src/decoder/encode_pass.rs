@@ -1,0 +1,123 @@
+//! Encodes whole texts with a decoder and returns the hidden states of their last tokens.
+//!
+//! All texts pass through a layer before the next one. The cache therefore holds the keys and values of one layer, and
+//! weights are read once. A layer processes [`CHUNK`] tokens at a time, so that other work can run in between.
+
+use std::ops::Range;
+
+use super::{Decoder, ResidualStream, Step};
+use crate::backend::{Angles, Backend};
+use crate::causal_lm::CausalLm;
+use crate::decoder_config::DecoderConfig;
+use crate::error::Result;
+use crate::nn::{Context, LoraDeltas};
+use crate::peft::LoadedAdapter;
+use crate::step_memory::{StepLimits, scratch_bytes};
+use crate::text_batch::{TextBatch, arena_bytes};
+
+/// Tokens of a chunk.
+const CHUNK: usize = 128;
+
+/// A batch in progress.
+#[derive(Debug)]
+pub struct EncodePass<B: Backend> {
+    texts: TextBatch,
+    chunks: Vec<Chunk<B>>,
+    stream: ResidualStream<B>,
+    /// Keys and values of one layer.
+    arena: B::KvArena,
+    layer: usize,
+    /// The layer's first chunk that is not computed yet.
+    chunk: usize,
+}
+
+/// Tokens of the batch that pass through a layer together, and what all layers share that compute them.
+#[derive(Debug)]
+struct Chunk<B: Backend> {
+    tokens: Range<usize>,
+    step: Step<B>,
+    lora: LoraDeltas<B>,
+}
+
+/// An upper bound of the bytes that a pass over `tokens` tokens in `texts` texts takes.
+pub fn encode_pass_bytes<B: Backend>(config: &DecoderConfig, backend: &B, tokens: usize, texts: usize) -> u64 {
+    let DecoderConfig { width, kv_heads, head_width, .. } = *config;
+    let step = StepLimits { tokens: CHUNK, rows: CHUNK, logits: 0 };
+    // The residual stream and the angles.
+    let floats = tokens * (2 * width + head_width * config.ropes.len());
+    scratch_bytes(config, backend, &step)
+        + (floats * size_of::<f32>()) as u64
+        + arena_bytes([kv_heads, head_width], tokens, texts)
+}
+
+impl<B: Backend> Decoder<B> {
+    /// Starts a pass over texts, each with its adapter; no text may be empty.
+    pub fn begin_encode(&self, texts: &[(&[u32], Option<&LoadedAdapter>)]) -> Result<EncodePass<B>> {
+        for (tokens, _) in texts {
+            self.check_tokens(tokens)?;
+        }
+        let ctx = &Context::new(&self.backend);
+        let counts = || texts.iter().map(|(tokens, _)| tokens.len());
+        let lora = LoadedAdapter::deltas(self.id(), texts.iter().map(|(tokens, adapter)| (tokens.len(), *adapter)))?;
+        let text_batch = TextBatch::new(counts());
+        let tokens = text_batch.tokens();
+        let angles = self.angles(tokens, || counts().map(|count| (0..count, self.is_long(count))))?;
+        let arena = text_batch.arena(&self.backend, [self.config.kv_heads, self.config.head_width])?;
+        let chunk = |first: usize| {
+            let chunk = first..tokens.min(first + CHUNK);
+            let angles = angles.iter().map(|Angles { cos, sin }| {
+                Ok(Angles { cos: ctx.rows(cos, chunk.clone())?, sin: ctx.rows(sin, chunk.clone())? })
+            });
+            let step = Step { angles: angles.collect::<Result<_>>()?, batch: ctx.batch(text_batch.slices(&chunk))? };
+            Ok(Chunk { lora: lora.for_rows(&chunk.clone().collect::<Vec<_>>()), tokens: chunk, step })
+        };
+        let chunks = (0..tokens).step_by(CHUNK).map(chunk).collect::<Result<_>>()?;
+        let x = self.embed(ctx, &texts.iter().flat_map(|(tokens, _)| *tokens).copied().collect::<Vec<_>>())?;
+        let y = ctx.zeros(x.shape())?;
+        Ok(EncodePass { texts: text_batch, chunks, stream: ResidualStream { x, y }, arena, layer: 0, chunk: 0 })
+    }
+
+    /// Computes the next chunk. Returns whether it was the last chunk of the last layer.
+    pub fn advance(&self, pass: &mut EncodePass<B>) -> Result<bool> {
+        let EncodePass { texts, chunks, stream, arena, layer, chunk: index } = pass;
+        let Some(Chunk { tokens: chunk, step, lora }) = chunks.get(*index).filter(|_| *layer < self.layers.len())
+        else {
+            return Ok(true);
+        };
+        let ctx = &Context::new(&self.backend).with_lora(lora.clone());
+        // In the last layer, only the outputs of the last tokens are needed.
+        let is_last = *layer + 1 == self.layers.len();
+        let ends =
+            texts.ranges().map(|text| text.end - 1).filter(|end| chunk.contains(end)).map(|end| end - chunk.start);
+        let output_tokens: Option<Vec<usize>> = is_last.then(|| ends.collect());
+        let rows = ResidualStream { x: ctx.rows(&stream.x, chunk.clone())?, y: ctx.rows(&stream.y, chunk.clone())? };
+        let rows = self.run_layer(ctx, (*layer, 0), rows, step, output_tokens.as_deref(), arena)?;
+        if let Some(rows) = rows {
+            for (whole, rows) in [(&mut stream.x, &rows.x), (&mut stream.y, &rows.y)] {
+                match &output_tokens {
+                    None => ctx.write_rows(whole, chunk.start, rows)?,
+                    Some(output_tokens) => {
+                        for (index, token) in output_tokens.iter().enumerate() {
+                            ctx.write_rows(whole, chunk.start + token, &ctx.rows(rows, index..index + 1)?)?;
+                        }
+                    }
+                }
+            }
+        }
+        *index += 1;
+        if *index == chunks.len() {
+            (*index, *layer) = (0, *layer + 1);
+        }
+        Ok(*layer == self.layers.len())
+    }
+
+    /// The hidden state of each text's last token after the output norm, `[width]` each.
+    pub fn last_hidden_states(&self, pass: &EncodePass<B>) -> Result<Vec<Vec<f32>>> {
+        let ctx = &Context::new(&self.backend);
+        let ends: Vec<usize> = pass.texts.ranges().map(|text: Range<usize>| text.end - 1).collect();
+        let ResidualStream { x, y } = &pass.stream;
+        let mut last = ResidualStream { x: ctx.gather_rows(x, &ends)?, y: ctx.gather_rows(y, &ends)? };
+        let states = ctx.to_vec(&self.apply_output_norm(ctx, &mut last)?)?;
+        Ok(states.chunks_exact(self.config.width).map(<[f32]>::to_vec).collect())
+    }
+}

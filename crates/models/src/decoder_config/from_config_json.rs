@@ -1,0 +1,191 @@
+//! Reads a decoder's configuration from the `config.json` of a Hugging Face folder. `configuration_*.py` in transformers
+//! describe the keys.
+
+use serde_json::Value;
+
+use super::rope_from_config_json::ropes;
+use super::{DecoderConfig, LayerConfig, MoeConfig};
+use crate::config_json::ConfigJson;
+use crate::decoder_family::{self, Activation, DecoderFamily, SlidingWindows};
+use crate::error::{ModelError, Result, reject_config};
+use crate::nn::rope::RopeLayout;
+use crate::safetensors::ModelFolder;
+
+/// The family of the `model_type` in a `config.json`.
+pub fn find_family(config: &Value) -> Result<&'static DecoderFamily> {
+    let name = config.get("model_type").and_then(Value::as_str);
+    let name = name.ok_or_else(|| ModelError::checkpoint("config.json has no model_type"))?;
+    decoder_family::find_model_type(name).ok_or_else(|| {
+        ModelError::checkpoint(format!(
+            "the model type {name} is not supported: {} are",
+            decoder_family::model_type_names()
+        ))
+    })
+}
+
+impl DecoderConfig {
+    /// Reads the configuration from a folder's `config.json` and the headers of its weights.
+    pub fn from_folder(folder: &ModelFolder) -> Result<Self> {
+        let family = find_family(&folder.config)?;
+        let config = ConfigJson { value: &folder.config, path: "" };
+        reject_unsupported(&config)?;
+        let width = config.required("hidden_size", 1 << 16)?;
+        let heads = config.required("num_attention_heads", 1 << 10)?;
+        let layer_count = config.required("num_hidden_layers", 1 << 10)?;
+        let head_width = head_width(&config, family, width, heads)?;
+        let ropes = ropes(&config, family, head_width)?;
+        let experts = experts(&config, family)?;
+        let scale_width = config.float("query_pre_attn_scalar")?.filter(|_| family.gemma && family.post_norms);
+        let soft_cap = |key: &str| if family.post_norms { config.float(key) } else { Ok(None) };
+        Self {
+            family,
+            layer_count,
+            width,
+            heads,
+            kv_heads: config.integer("num_key_value_heads", 1 << 10)?.unwrap_or(heads),
+            head_width,
+            inner: config.required("intermediate_size", 1 << 20)?,
+            vocabulary: vocabulary(folder)?,
+            context: config.required("max_position_embeddings", 1 << 24)?,
+            epsilon: config.required_float("rms_norm_eps")?,
+            layers: layers(&config, family, layer_count, ropes.len())?,
+            ropes,
+            rope_layout: RopeLayout::Halves,
+            activation: activation(&config, family)?,
+            embedding_scale: if family.gemma { (width as f32).sqrt() } else { 1. },
+            attention_scale: scale_width.unwrap_or(head_width as f32).sqrt().recip(),
+            attention_soft_cap: soft_cap("attn_logit_softcapping")?,
+            logit_soft_cap: soft_cap("final_logit_softcapping")?,
+            experts,
+            biases: family.biases || config.flag("attention_bias")?.unwrap_or(false),
+            norm_weight_offset: if family.gemma { 1. } else { 0. },
+            tied_embeddings: Some(config.flag("tie_word_embeddings")?.unwrap_or(family.tied_embeddings)),
+        }
+        .check()
+    }
+}
+
+/// Rejects features that would change results and are not supported.
+fn reject_unsupported(config: &ConfigJson<'_>) -> Result<()> {
+    if let Some(quantised) = config.get("quantization_config") {
+        let method = quantised.get("quant_method").and_then(Value::as_str).unwrap_or("an unknown method");
+        return reject_config(format!("weights quantised by {method} are not supported in safetensors"));
+    }
+    match config.flag("use_bidirectional_attention")? {
+        Some(true) => reject_config("attention that is not causal is not supported".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+fn head_width(config: &ConfigJson<'_>, family: &DecoderFamily, width: usize, heads: usize) -> Result<usize> {
+    match config.integer("head_dim", 1 << 12)?.or(family.head_width) {
+        Some(head_width) => Ok(head_width),
+        None if width.is_multiple_of(heads) => Ok(width / heads),
+        None => reject_config(format!("the width {width} does not divide into {heads} heads")),
+    }
+}
+
+fn vocabulary(folder: &ModelFolder) -> Result<usize> {
+    let name = format!("{}embed_tokens.weight", folder.prefix());
+    match folder.tensor(&name).map(|(table, _)| table.shape.as_slice()) {
+        Some(&[rows, _]) if rows <= 1 << 22 => Ok(rows),
+        Some(shape) => Err(ModelError::checkpoint(format!("tensor {name} has the impossible shape {shape:?}"))),
+        None => Err(ModelError::checkpoint(format!("the files have no tensor {name}"))),
+    }
+}
+
+/// Gemma uses `hidden_activation`, and the tanh approximation of GELU by default.
+fn activation(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Activation> {
+    let key = if family.gemma { "hidden_activation" } else { "hidden_act" };
+    match config.text(key)? {
+        None => Ok(family.activation),
+        Some("silu" | "swish") => Ok(Activation::Silu),
+        Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
+        Some(other) => reject_config(format!("the activation {other} is not supported")),
+    }
+}
+
+fn experts(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Option<MoeConfig>> {
+    let mixtral = family.model_types.contains(&"mixtral");
+    if !mixtral && family.name != "qwen3moe" {
+        return Ok(None);
+    }
+    let count = match config.integer("num_local_experts", 1 << 12)? {
+        Some(count) => count,
+        None => config.required("num_experts", 1 << 12)?,
+    };
+    let inner = if mixtral { "intermediate_size" } else { "moe_intermediate_size" };
+    Ok(Some(MoeConfig {
+        count,
+        experts_per_token: config.required("num_experts_per_tok", 1 << 12)?,
+        inner: config.required(inner, 1 << 20)?,
+        normalise_weights: mixtral || config.flag("norm_topk_prob")?.unwrap_or(false),
+    }))
+}
+
+fn layers(
+    config: &ConfigJson<'_>,
+    family: &DecoderFamily,
+    layer_count: usize,
+    ropes: usize,
+) -> Result<Vec<LayerConfig>> {
+    let rotates = rotates(config, family, layer_count)?;
+    let windows = windows(config, family, &rotates)?;
+    let dense = config.list("mlp_only_layers", |item| item.as_u64())?.unwrap_or_default();
+    let step = config.integer("decoder_sparse_step", 1 << 10)?.unwrap_or(1);
+    let layer = |(layer, (rotates, window)): (usize, (bool, Option<usize>))| LayerConfig {
+        rope: rotates.then_some(if window.is_some() { ropes - 1 } else { 0 }),
+        window,
+        sparse: !dense.contains(&(layer as u64)) && (layer + 1).is_multiple_of(step),
+    };
+    Ok(rotates.into_iter().zip(windows).enumerate().map(layer).collect())
+}
+
+/// Which layers have a rotary embedding. In `no_rope_layers`, one means that a layer has it.
+fn rotates(config: &ConfigJson<'_>, family: &DecoderFamily, layer_count: usize) -> Result<Vec<bool>> {
+    let Some(every) = family.no_rope_every else { return Ok(vec![true; layer_count]) };
+    let every = config.integer("no_rope_layer_interval", 1 << 10)?.unwrap_or(every);
+    match config.list("no_rope_layers", Value::as_u64)? {
+        Some(list) if list.len() == layer_count => Ok(list.iter().map(|flag| *flag != 0).collect()),
+        Some(list) if !list.is_empty() => {
+            reject_config(format!("no_rope_layers has {} entries for {layer_count} layers", list.len()))
+        }
+        _ => Ok((1..=layer_count).map(|layer| !layer.is_multiple_of(every)).collect()),
+    }
+}
+
+/// The window of each layer, by the list `layer_types` or by the family's rule.
+fn windows(config: &ConfigJson<'_>, family: &DecoderFamily, rotates: &[bool]) -> Result<Vec<Option<usize>>> {
+    let layer_count = rotates.len();
+    let enabled = config.flag("use_sliding_window")?.unwrap_or(false);
+    let opt_in = matches!(family.windows, SlidingWindows::OptIn | SlidingWindows::LayersWithoutRope);
+    let window = config.integer("sliding_window", 1 << 31)?.filter(|_| enabled || !opt_in);
+    let first_windowed = config.get("max_window_layers").and_then(Value::as_u64).unwrap_or(0) as usize;
+    let types = config.list("layer_types", Value::as_str)?.filter(|_| family.lists_layers());
+    let has_window = |layer: usize| match family.windows {
+        SlidingWindows::Never => false,
+        SlidingWindows::All => true,
+        SlidingWindows::OptIn => layer >= first_windowed || family.name == "qwen3moe",
+        SlidingWindows::LayersWithoutRope => !rotates.get(layer).copied().unwrap_or(true),
+        SlidingWindows::AllExceptEvery(every) => {
+            let every =
+                config.get("sliding_window_pattern").and_then(Value::as_u64).map_or(every, |every| every as usize);
+            !(layer + 1).is_multiple_of(every.max(1))
+        }
+    };
+    let Some(types) = types else {
+        return Ok((0..layer_count).map(|layer| window.filter(|_| has_window(layer))).collect());
+    };
+    if types.len() != layer_count {
+        return reject_config(format!("layer_types has {} entries for {layer_count} layers", types.len()));
+    }
+    let windows = types.into_iter().map(|kind| match (kind, window) {
+        ("full_attention", _) => Ok(None),
+        ("sliding_attention", Some(window)) => Ok(Some(window)),
+        ("sliding_attention", None) => {
+            reject_config("layer_types has sliding_attention, but sliding_window is missing".to_owned())
+        }
+        (other, _) => reject_config(format!("layers of type {other} are not supported")),
+    });
+    windows.collect()
+}

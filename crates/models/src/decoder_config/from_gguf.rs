@@ -1,0 +1,279 @@
+//! Reads a decoder's configuration from a GGUF header. <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md> and
+//! llama.cpp's `llama-arch.cpp` describe the keys.
+
+use super::{DecoderConfig, LayerConfig, MoeConfig};
+use crate::decoder_family::{self, DecoderFamily, SlidingWindows};
+use crate::error::{ModelError, reject_config};
+use crate::gguf::{ArchitectureMetadata, Array, Header, Value};
+use crate::nn::rope::{LongRope, RopeScaling, RopeSpec, Yarn, yarn_magnitude};
+
+/// Keys of unsupported features that would change results. Some values turn the feature off and are accepted.
+const UNSUPPORTED_KEYS: &[&str] = &[
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attention.key_length_mla",
+    "attention.sliding_window_pattern_offset",
+    "attention.temperature_length",
+    "embedding_scale",
+    "expert_group_count",
+    "expert_shared_count",
+    "expert_shared_feed_forward_length",
+    "expert_weights_scale",
+    "expert_gating_func",
+    "interleave_moe_layer_step",
+    "leading_dense_block_count",
+    "logit_scale",
+    "nextn_predict_layers",
+    "residual_scale",
+    "rope.dimension_sections",
+    "rope.scaling.alpha",
+    "rope.scaling.yarn_log_multiplier",
+    "use_parallel_residual",
+];
+
+impl DecoderConfig {
+    /// Reads the configuration from the header of a GGUF file.
+    pub fn from_gguf(header: &Header) -> Result<Self, ModelError> {
+        let metadata = &header.metadata;
+        let name = metadata
+            .text("general.architecture")
+            .ok_or_else(|| ModelError::checkpoint("the metadata has no general.architecture"))?;
+        let family = decoder_family::find_architecture(name).ok_or_else(|| {
+            ModelError::checkpoint(format!(
+                "the architecture {name} is not supported: {} are",
+                decoder_family::architecture_names()
+            ))
+        })?;
+        let keys = ArchitectureMetadata { metadata, architecture: name };
+        reject_unsupported(&keys)?;
+        let width = keys.required("embedding_length", 1 << 16)?;
+        let heads = keys.required("attention.head_count", 1 << 10)?;
+        if !keys.has("attention.key_length") && !width.is_multiple_of(heads) {
+            return reject_config(format!("the width {width} does not divide into {heads} heads"));
+        }
+        let head_width = keys.optional("attention.key_length", width / heads, 1 << 12)?;
+        let value_width = keys.optional("attention.value_length", head_width, 1 << 12)?;
+        if value_width != head_width {
+            return reject_config(format!(
+                "value heads of width {value_width} with key heads of width {head_width} are not supported"
+            ));
+        }
+        let layer_count = keys.required("block_count", 1 << 10)?;
+        let experts = experts(&keys)?;
+        let scale_width = if family.width_scaled_layer_count == Some(layer_count) { width / heads } else { head_width };
+        Self {
+            family,
+            layer_count,
+            width,
+            heads,
+            kv_heads: keys.optional("attention.head_count_kv", heads, 1 << 10)?,
+            head_width,
+            inner: inner(&keys, experts.as_ref())?,
+            vocabulary: vocabulary(header)?,
+            context: keys.required("context_length", 1 << 24)?,
+            epsilon: keys.float("attention.layer_norm_rms_epsilon", 1e-5)?,
+            ropes: ropes(&keys, family, head_width, header)?,
+            rope_layout: family.rope,
+            layers: layers(&keys, family, layer_count, experts.is_some())?,
+            activation: family.activation,
+            embedding_scale: if family.gemma { (width as f32).sqrt() } else { 1. },
+            attention_scale: keys.nonzero_float("attention.scale")?.unwrap_or((scale_width as f32).sqrt().recip()),
+            attention_soft_cap: keys.nonzero_float("attn_logit_softcapping")?,
+            logit_soft_cap: keys.nonzero_float("final_logit_softcapping")?,
+            experts,
+            biases: family.biases,
+            norm_weight_offset: 0.,
+            tied_embeddings: None,
+        }
+        .check()
+    }
+}
+
+fn reject_unsupported(keys: &ArchitectureMetadata<'_>) -> Result<(), ModelError> {
+    let is_off = |key: &str, value: &Value| match value {
+        Value::Bool(flag) => !flag,
+        Value::Float(number) => *number == 0. || (*number == 1. && key.ends_with("_scale")),
+        // 1 is softmax, which is supported.
+        Value::Unsigned(number) => *number == 0 || (*number == 1 && key == "expert_gating_func"),
+        Value::Signed(number) => *number == 0,
+        _ => false,
+    };
+    for key in UNSUPPORTED_KEYS {
+        let name = keys.key(key);
+        if let Some(value) = keys.metadata.get(&name)
+            && !is_off(key, value)
+        {
+            return reject_config(format!("{name} is {value:?}, which is not supported"));
+        }
+    }
+    match keys.metadata.flag(&keys.key("attention.causal")) {
+        Some(false) => reject_config("attention that is not causal is not supported".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// The vocabulary is the number of rows of the token embedding.
+fn vocabulary(header: &Header) -> Result<usize, ModelError> {
+    let table = header.tensor("token_embd.weight");
+    match table.map(|table| table.shape.as_slice()) {
+        Some(&[rows, _]) if rows <= 1 << 22 => Ok(rows),
+        Some(shape) => {
+            Err(ModelError::checkpoint(format!("tensor token_embd.weight has the impossible shape {shape:?}")))
+        }
+        None => Err(ModelError::checkpoint("the file has no tensor token_embd.weight")),
+    }
+}
+
+fn inner(keys: &ArchitectureMetadata<'_>, experts: Option<&MoeConfig>) -> Result<usize, ModelError> {
+    match experts {
+        Some(experts) => keys.optional("feed_forward_length", experts.inner, 1 << 20),
+        None => keys.required("feed_forward_length", 1 << 20),
+    }
+}
+
+/// llama.cpp scales expert weights to a sum of one for both families with experts.
+fn experts(keys: &ArchitectureMetadata<'_>) -> Result<Option<MoeConfig>, ModelError> {
+    if keys.integer("expert_count").unwrap_or(0) == 0 {
+        return Ok(None);
+    }
+    let expert_key = "expert_feed_forward_length";
+    Ok(Some(MoeConfig {
+        count: keys.required("expert_count", 1 << 12)?,
+        experts_per_token: keys.required("expert_used_count", 1 << 12)?,
+        inner: keys.required(if keys.has(expert_key) { expert_key } else { "feed_forward_length" }, 1 << 20)?,
+        normalise_weights: keys.metadata.flag(&keys.key("expert_weights_norm")).unwrap_or(true),
+    }))
+}
+
+fn ropes(
+    keys: &ArchitectureMetadata<'_>,
+    family: &DecoderFamily,
+    head_width: usize,
+    header: &Header,
+) -> Result<Vec<RopeSpec>, ModelError> {
+    let rotated = keys.optional("rope.dimension_count", head_width, 1 << 12)?;
+    if rotated != head_width && !family.partial_rotary {
+        return reject_config(format!("rotating {rotated} of {head_width} elements of a head is not supported"));
+    }
+    let global = RopeSpec {
+        base: keys.float("rope.freq_base", 10_000.)?,
+        rotated,
+        scaling: scaling(keys, header)?,
+        stored_factors: header.tensor("rope_freqs.weight").is_some(),
+    };
+    let Some(base) = family.local_rope_base else { return Ok(vec![global]) };
+    // Context scaling does not apply to layers with a window.
+    let base = keys.float("rope.freq_base_swa", base)?;
+    let local = RopeSpec { base, scaling: RopeScaling::None, ..global.clone() };
+    Ok(vec![global, local])
+}
+
+fn scaling(keys: &ArchitectureMetadata<'_>, header: &Header) -> Result<RopeScaling, ModelError> {
+    let context = keys.required("context_length", 1 << 24)?;
+    let original = keys.optional("rope.scaling.original_context_length", context, 1 << 24)?;
+    let kind = keys.metadata.text(&keys.key("rope.scaling.type"));
+    if header.tensor("rope_factors_long.weight").is_some() || kind == Some("longrope") {
+        let magnitude = keys.float("rope.scaling.attn_factor", 1.)?;
+        return Ok(RopeScaling::LongRope(LongRope { short: Vec::new(), long: Vec::new(), original, magnitude }));
+    }
+    let factor = match keys.has("rope.scaling.factor") {
+        true => keys.nonzero_float("rope.scaling.factor")?.unwrap_or(1.),
+        false => keys.nonzero_float("rope.scale_linear")?.unwrap_or(1.),
+    };
+    match kind {
+        Some("none") => Ok(RopeScaling::None),
+        None | Some("linear") if factor == 1. => Ok(RopeScaling::None),
+        None | Some("linear") => Ok(RopeScaling::Linear(factor)),
+        Some("yarn") => yarn(keys, factor, original as f32).map(RopeScaling::Yarn),
+        Some(other) => Err(ModelError::checkpoint(format!("rotary scaling of the type {other} is not supported"))),
+    }
+}
+
+fn yarn(keys: &ArchitectureMetadata<'_>, factor: f32, original: f32) -> Result<Yarn, ModelError> {
+    if keys.float("rope.scaling.yarn_ext_factor", 1.)? != 1. {
+        return reject_config("a YaRN extrapolation factor other than 1 is not supported".to_owned());
+    }
+    let yarn_factor = match keys.optional_float("rope.scaling.yarn_attn_factor")? {
+        Some(magnitude) => magnitude,
+        None => yarn_magnitude(factor, 1.),
+    };
+    Ok(Yarn {
+        factor,
+        original,
+        fast: keys.float("rope.scaling.yarn_beta_fast", 32.)?,
+        slow: keys.float("rope.scaling.yarn_beta_slow", 1.)?,
+        magnitude: yarn_factor * keys.float("rope.scaling.attn_factor", 1.)?,
+        truncate: true,
+    })
+}
+
+fn layers(
+    keys: &ArchitectureMetadata<'_>,
+    family: &DecoderFamily,
+    layer_count: usize,
+    sparse: bool,
+) -> Result<Vec<LayerConfig>, ModelError> {
+    let window = window(keys, family)?;
+    let windowed = windowed_layers(keys, family, layer_count)?;
+    let layer = |layer: usize| {
+        let window = window.filter(|_| windowed.get(layer).copied().unwrap_or(false));
+        let rotates = family.no_rope_every.is_none_or(|every| !(layer + 1).is_multiple_of(every));
+        let rope = if window.is_some() && family.local_rope_base.is_some() { 1 } else { 0 };
+        LayerConfig { rope: rotates.then_some(rope), window, sparse }
+    };
+    Ok((0..layer_count).map(layer).collect())
+}
+
+/// The sliding window. Zero means none. A window that is not smaller than the context has no effect and is ignored for
+/// families without windows.
+fn window(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<Option<usize>, ModelError> {
+    const KEY: &str = "attention.sliding_window";
+    if !keys.has(KEY) {
+        // llama.cpp's default for Gemma 2.
+        return Ok((family.windows == SlidingWindows::AllExceptEvery(2)).then_some(4096));
+    }
+    if keys.integer(KEY) == Some(0) {
+        return Ok(None);
+    }
+    let window = keys.required(KEY, 1 << 31)?;
+    if family.windows == SlidingWindows::All || matches!(family.windows, SlidingWindows::AllExceptEvery(_)) {
+        return Ok(Some(window));
+    }
+    if window >= keys.required("context_length", 1 << 24)? {
+        return Ok(None);
+    }
+    reject_config(format!("a sliding window of {window} is not supported for {}", family.name))
+}
+
+/// Which layers have the window, by the file's list or period, or by the family's period.
+fn windowed_layers(
+    keys: &ArchitectureMetadata<'_>,
+    family: &DecoderFamily,
+    layer_count: usize,
+) -> Result<Vec<bool>, ModelError> {
+    const KEY: &str = "attention.sliding_window_pattern";
+    let period = match (keys.metadata.get(&keys.key(KEY)), family.windows) {
+        (Some(Value::Array(array)), _) => return flags(array, layer_count),
+        (Some(_), _) => Some(keys.required(KEY, 1 << 10)?),
+        (None, SlidingWindows::AllExceptEvery(period)) => Some(period),
+        (None, _) => None,
+    };
+    Ok((0..layer_count).map(|layer| period.is_none_or(|period| !(layer + 1).is_multiple_of(period))).collect())
+}
+
+fn flags(array: &Array, count: usize) -> Result<Vec<bool>, ModelError> {
+    let flags = array.numbers().map(|numbers| {
+        numbers
+            .map(|number| match number {
+                Value::Bool(flag) => Some(flag),
+                Value::Unsigned(number) => Some(number != 0),
+                Value::Signed(number) => Some(number != 0),
+                _ => None,
+            })
+            .collect::<Option<Vec<bool>>>()
+    });
+    match flags.flatten() {
+        Some(flags) if flags.len() == count => Ok(flags),
+        _ => reject_config(format!("the pattern of sliding windows does not have {count} layers")),
+    }
+}

@@ -1,0 +1,137 @@
+//! Reads rotary embeddings from a `config.json`: from `rope_parameters` since transformers 5, or from `rope_theta` and
+//! `rope_scaling`.
+
+use serde_json::Value;
+
+use crate::config_json::ConfigJson;
+use crate::decoder_family::DecoderFamily;
+use crate::error::{Result, reject_config};
+use crate::nn::rope::{LongRope, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
+
+/// The rotary embedding of all layers, or that of full attention and that of layers with a window.
+pub(super) fn ropes(config: &ConfigJson<'_>, family: &DecoderFamily, head_width: usize) -> Result<Vec<RopeSpec>> {
+    let parameters = match config.object("rope_parameters", "rope_parameters.")? {
+        Some(parameters) => Some(parameters),
+        None => config.object("rope_scaling", "rope_scaling.")?,
+    };
+    let nested = parameters.filter(|parameters| parameters.get("full_attention").is_some());
+    let global = match nested {
+        Some(nested) => nested.object("full_attention", "rope_parameters.full_attention.")?,
+        None => parameters,
+    };
+    let local = match nested {
+        Some(nested) => nested.object("sliding_attention", "rope_parameters.sliding_attention.")?,
+        None => None,
+    };
+    let theta = config.float("rope_theta")?.unwrap_or(family.rope_base);
+    let global_rope = rope(config, global, family, theta, head_width)?;
+    let local_rope = match (local, family.local_rope_base) {
+        (Some(local), base) => rope(config, Some(local), family, base.unwrap_or(family.rope_base), head_width)?,
+        (None, Some(base)) => {
+            let base = config.float("rope_local_base_freq")?.unwrap_or(base);
+            RopeSpec { base, scaling: RopeScaling::None, ..global_rope.clone() }
+        }
+        (None, None) => return Ok(vec![global_rope]),
+    };
+    Ok(vec![global_rope, local_rope])
+}
+
+fn rope(
+    config: &ConfigJson<'_>,
+    parameters: Option<ConfigJson<'_>>,
+    family: &DecoderFamily,
+    theta: f32,
+    head_width: usize,
+) -> Result<RopeSpec> {
+    let parameter = |key: &str| match parameters {
+        Some(parameters) => parameters.float(key),
+        None => Ok(None),
+    };
+    let base = parameter("rope_theta")?.unwrap_or(theta);
+    let fraction = match parameter("partial_rotary_factor")? {
+        Some(fraction) => fraction,
+        None => config.float("partial_rotary_factor")?.unwrap_or(1.),
+    };
+    if fraction != 1. && !family.partial_rotary {
+        return reject_config(format!("a partial_rotary_factor of {fraction} is not supported for {}", family.name));
+    }
+    let scaling = match parameters {
+        Some(parameters) => scaling(config, &parameters, family)?,
+        None => RopeScaling::None,
+    };
+    Ok(RopeSpec { base, rotated: (head_width as f32 * fraction) as usize, scaling, stored_factors: false })
+}
+
+fn scaling(config: &ConfigJson<'_>, parameters: &ConfigJson<'_>, family: &DecoderFamily) -> Result<RopeScaling> {
+    let kind = match parameters.text("rope_type")? {
+        Some(kind) => kind,
+        None => parameters.text("type")?.unwrap_or("default"),
+    };
+    match kind {
+        "default" => Ok(RopeScaling::None),
+        "linear" => Ok(RopeScaling::Linear(parameters.required_float("factor")?)),
+        "llama3" => Ok(RopeScaling::Llama3 {
+            factor: parameters.required_float("factor")?,
+            low: parameters.required_float("low_freq_factor")?,
+            high: parameters.required_float("high_freq_factor")?,
+            original: original(config, parameters)? as f32,
+        }),
+        // Early Phi-3 files call LongRoPE yarn.
+        "yarn" if family.name != "phi3" => yarn(config, parameters).map(RopeScaling::Yarn),
+        "longrope" | "su" | "yarn" => long_rope(config, parameters).map(RopeScaling::LongRope),
+        other => reject_config(format!("rotary scaling of the type {other} is not supported")),
+    }
+}
+
+/// The trained context, from the scaling parameters, from the model, or as the whole context.
+fn original(config: &ConfigJson<'_>, parameters: &ConfigJson<'_>) -> Result<usize> {
+    const KEY: &str = "original_max_position_embeddings";
+    match parameters.integer(KEY, 1 << 24)? {
+        Some(original) => Ok(original),
+        None => match config.integer(KEY, 1 << 24)? {
+            Some(original) => Ok(original),
+            None => config.required("max_position_embeddings", 1 << 24),
+        },
+    }
+}
+
+fn yarn(config: &ConfigJson<'_>, parameters: &ConfigJson<'_>) -> Result<Yarn> {
+    let factor = parameters.required_float("factor")?;
+    let magnitude = match (
+        parameters.float("attention_factor")?,
+        mscale(parameters, "mscale")?,
+        mscale(parameters, "mscale_all_dim")?,
+    ) {
+        (Some(factor), _, _) => factor,
+        (None, Some(mscale), Some(all_dim)) => yarn_magnitude(factor, mscale) / yarn_magnitude(factor, all_dim),
+        (None, _, _) => yarn_magnitude(factor, 1.),
+    };
+    Ok(Yarn {
+        factor,
+        original: original(config, parameters)? as f32,
+        fast: parameters.float("beta_fast")?.unwrap_or(32.),
+        slow: parameters.float("beta_slow")?.unwrap_or(1.),
+        magnitude,
+        truncate: parameters.flag("truncate")?.unwrap_or(true),
+    })
+}
+
+/// An mscale value; zero means that it is absent.
+fn mscale(parameters: &ConfigJson<'_>, key: &str) -> Result<Option<f32>> {
+    if parameters.get(key).and_then(Value::as_f64) == Some(0.) { Ok(None) } else { parameters.float(key) }
+}
+
+fn long_rope(config: &ConfigJson<'_>, parameters: &ConfigJson<'_>) -> Result<LongRope> {
+    let factors = |key: &str| match parameters.list(key, |item| item.as_f64().map(|factor| factor as f32))? {
+        Some(factors) if !factors.is_empty() => Ok(factors),
+        _ => reject_config(format!("rotary scaling of the type longrope has no {key}")),
+    };
+    let original = original(config, parameters)?;
+    let context = config.required("max_position_embeddings", 1 << 24)?;
+    let factor = parameters.float("factor")?.unwrap_or(context as f32 / original as f32);
+    let magnitude = match parameters.float("attention_factor")? {
+        Some(magnitude) => magnitude,
+        None => long_rope_magnitude(factor, original as f32),
+    };
+    Ok(LongRope { short: factors("short_factor")?, long: factors("long_factor")?, original, magnitude })
+}

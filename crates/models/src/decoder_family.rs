@@ -1,0 +1,186 @@
+//! The table of model families that the decoder supports. A new family is a new entry.
+//!
+//! The entries follow each family's `config.json` and modeling code in transformers. For GGUF files, they follow the
+//! converter and graphs of llama.cpp.
+
+use super::nn::rope::RopeLayout;
+
+pub use crate::backend::Activation;
+
+/// Which layers have a sliding window, unless the checkpoint lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlidingWindows {
+    /// No layer.
+    Never,
+    /// All layers, if the checkpoint has a window.
+    All,
+    /// With `use_sliding_window`: the layers from `max_window_layers` on, or all without that key.
+    OptIn,
+    /// With `use_sliding_window`: the layers without a rotary embedding.
+    LayersWithoutRope,
+    /// All layers except every n-th, which is the last one of its group.
+    AllExceptEvery(usize),
+}
+
+/// The properties in which decoder families differ.
+#[derive(Debug, PartialEq)]
+pub struct DecoderFamily {
+    /// `general.architecture` in GGUF. Mixtral is `llama` with experts there.
+    pub name: &'static str,
+    /// `model_type` in `config.json`.
+    pub model_types: &'static [&'static str],
+    /// The RoPE layout of GGUF files; converters permute the weights of some families. Hugging Face's files always use
+    /// halves.
+    pub rope: RopeLayout,
+    /// Whether the query, key and value projections must have biases.
+    pub biases: bool,
+    /// Whether the gate and up projections are one tensor.
+    pub fused_gate_up: bool,
+    /// Whether RoPE may apply to only the first elements of a head.
+    pub partial_rotary: bool,
+    /// Whether the queries and keys of each head are normalized.
+    pub qk_norms: bool,
+    /// Whether the outputs of attention and feed-forward network are normalized before the residual sum.
+    pub post_norms: bool,
+    /// Gemma's conventions: embeddings are scaled by the square root of the width, and Hugging Face stores norm weights
+    /// minus one.
+    pub gemma: bool,
+    pub activation: Activation,
+    pub windows: SlidingWindows,
+    /// Every n-th layer has no rotary embedding (NoPE).
+    pub no_rope_every: Option<usize>,
+    /// The default of `tie_word_embeddings`.
+    pub tied_embeddings: bool,
+    /// The default of `rope_theta`.
+    pub rope_base: f32,
+    /// The default RoPE base of layers with a window, if it differs.
+    pub local_rope_base: Option<f32>,
+    /// The default width of a head, if it is not width / heads.
+    pub head_width: Option<usize>,
+    /// The layer count of the one model size whose GGUF files scale queries by width / heads instead of the head width.
+    pub width_scaled_layer_count: Option<usize>,
+}
+
+pub(super) const LLAMA: DecoderFamily = DecoderFamily {
+    name: "llama",
+    model_types: &["llama"],
+    rope: RopeLayout::Interleaved,
+    biases: false,
+    fused_gate_up: false,
+    partial_rotary: false,
+    qk_norms: false,
+    post_norms: false,
+    gemma: false,
+    activation: Activation::Silu,
+    windows: SlidingWindows::Never,
+    no_rope_every: None,
+    tied_embeddings: false,
+    rope_base: 10_000.,
+    local_rope_base: None,
+    head_width: None,
+    width_scaled_layer_count: None,
+};
+
+const GEMMA: DecoderFamily = DecoderFamily {
+    name: "gemma",
+    model_types: &["gemma"],
+    rope: RopeLayout::Halves,
+    gemma: true,
+    activation: Activation::GeluTanh,
+    tied_embeddings: true,
+    head_width: Some(256),
+    ..LLAMA
+};
+
+const QWEN3: DecoderFamily = DecoderFamily {
+    name: "qwen3",
+    model_types: &["qwen3"],
+    rope: RopeLayout::Halves,
+    qk_norms: true,
+    windows: SlidingWindows::OptIn,
+    head_width: Some(128),
+    ..LLAMA
+};
+
+pub const FAMILIES: &[DecoderFamily] = &[
+    LLAMA,
+    DecoderFamily { model_types: &["mistral"], windows: SlidingWindows::All, ..LLAMA },
+    DecoderFamily { model_types: &["mixtral"], windows: SlidingWindows::All, rope_base: 1_000_000., ..LLAMA },
+    DecoderFamily {
+        name: "smollm3",
+        model_types: &["smollm3"],
+        windows: SlidingWindows::LayersWithoutRope,
+        no_rope_every: Some(4),
+        tied_embeddings: true,
+        rope_base: 2_000_000.,
+        ..LLAMA
+    },
+    DecoderFamily {
+        name: "qwen2",
+        model_types: &["qwen2"],
+        rope: RopeLayout::Halves,
+        biases: true,
+        windows: SlidingWindows::OptIn,
+        ..LLAMA
+    },
+    QWEN3,
+    DecoderFamily { name: "qwen3moe", model_types: &["qwen3_moe"], head_width: None, ..QWEN3 },
+    GEMMA,
+    DecoderFamily {
+        name: "gemma2",
+        model_types: &["gemma2"],
+        post_norms: true,
+        windows: SlidingWindows::AllExceptEvery(2),
+        width_scaled_layer_count: Some(46),
+        ..GEMMA
+    },
+    DecoderFamily {
+        name: "gemma3",
+        model_types: &["gemma3_text"],
+        qk_norms: true,
+        post_norms: true,
+        windows: SlidingWindows::AllExceptEvery(6),
+        rope_base: 1_000_000.,
+        local_rope_base: Some(10_000.),
+        width_scaled_layer_count: Some(62),
+        ..GEMMA
+    },
+    DecoderFamily {
+        name: "phi3",
+        model_types: &["phi3"],
+        rope: RopeLayout::Halves,
+        partial_rotary: true,
+        fused_gate_up: true,
+        windows: SlidingWindows::All,
+        ..LLAMA
+    },
+];
+
+impl DecoderFamily {
+    /// Whether the family uses `layer_types` of `config.json`.
+    pub fn lists_layers(&self) -> bool {
+        !matches!(self.windows, SlidingWindows::Never | SlidingWindows::All) && self.name != "qwen3moe"
+    }
+}
+
+/// Finds the family of a GGUF architecture.
+pub fn find_architecture(architecture: &str) -> Option<&'static DecoderFamily> {
+    FAMILIES.iter().find(|family| family.name == architecture)
+}
+
+/// Finds the family of a `model_type` in `config.json`.
+pub fn find_model_type(model_type: &str) -> Option<&'static DecoderFamily> {
+    FAMILIES.iter().find(|family| family.model_types.contains(&model_type))
+}
+
+/// All architectures for error messages: `llama, smollm3, qwen2`.
+pub fn architecture_names() -> String {
+    let mut names: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
+    names.dedup();
+    names.join(", ")
+}
+
+/// All model types for error messages: `llama, mistral, mixtral`.
+pub fn model_type_names() -> String {
+    FAMILIES.iter().flat_map(|family| family.model_types).copied().collect::<Vec<_>>().join(", ")
+}

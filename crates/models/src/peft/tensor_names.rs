@@ -1,0 +1,254 @@
+//! The names of an adapter's tensors, such as `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`.
+
+use crate::error::{ModelError, Result};
+
+/// A module of a layer that adapters may target.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Module {
+    /// What precedes the number of the layer in the names of transformers' model.
+    layers: &'static str,
+    /// Its path in a layer of transformers' model.
+    pub path: &'static str,
+    /// The stems of its weight after `blk.N.`: the first one that the base has. GGUF files call Phi-3's fused gate and up
+    /// projection `ffn_up`.
+    pub stems: &'static [&'static str],
+    /// The projections that are fused in it.
+    pub projections: usize,
+    /// If the base has none of the stems, the stem of the weight that its weight is fused in, and the index of that part.
+    /// transformers splits the fused weights of Nomic's checkpoints.
+    pub part_of: Option<(&'static str, usize)>,
+}
+
+const fn module(
+    layers: &'static str,
+    path: &'static str,
+    stems: &'static [&'static str],
+    projections: usize,
+) -> Module {
+    Module { layers, path, stems, projections, part_of: None }
+}
+
+/// A projection of a decoder or of transformers' Nomic, whose weight may be a part of `attn_qkv`.
+const fn part(path: &'static str, stem: &'static [&'static str], index: usize) -> Module {
+    Module { part_of: Some(("attn_qkv", index)), ..module("layers", path, stem, 1) }
+}
+
+const DECODER_MODULES: &[Module] = &[
+    part("self_attn.q_proj", &["attn_q"], 0),
+    part("self_attn.k_proj", &["attn_k"], 1),
+    part("self_attn.v_proj", &["attn_v"], 2),
+    module("layers", "self_attn.qkv_proj", &["attn_qkv"], 3),
+    module("layers", "self_attn.o_proj", &["attn_output"], 1),
+    module("layers", "mlp.gate_proj", &["ffn_gate"], 1),
+    module("layers", "mlp.up_proj", &["ffn_up"], 1),
+    module("layers", "mlp.gate_up_proj", &["ffn_gate_up", "ffn_up"], 2),
+    module("layers", "mlp.down_proj", &["ffn_down"], 1),
+];
+
+/// The modules of encoders: BERT and RoBERTa, ModernBERT, and Nomic in its own code. In transformers, Nomic has the names of
+/// a decoder.
+const ENCODER_MODULES: &[Module] = &[
+    module("encoder.layer", "attention.self.query", &["attn_q"], 1),
+    module("encoder.layer", "attention.self.key", &["attn_k"], 1),
+    module("encoder.layer", "attention.self.value", &["attn_v"], 1),
+    module("encoder.layer", "attention.output.dense", &["attn_output"], 1),
+    module("encoder.layer", "intermediate.dense", &["ffn_up"], 1),
+    module("encoder.layer", "output.dense", &["ffn_down"], 1),
+    module("layers", "attn.Wqkv", &["attn_qkv"], 3),
+    module("layers", "attn.Wo", &["attn_output"], 1),
+    module("layers", "mlp.Wi", &["ffn_gate_up"], 2),
+    module("layers", "mlp.Wo", &["ffn_down"], 1),
+    module("encoder.layers", "attn.Wqkv", &["attn_qkv"], 3),
+    module("encoder.layers", "attn.out_proj", &["attn_output"], 1),
+    module("encoder.layers", "mlp.fc11", &["ffn_up"], 1),
+    module("encoder.layers", "mlp.fc12", &["ffn_gate"], 1),
+    module("encoder.layers", "mlp.fc2", &["ffn_down"], 1),
+];
+
+/// Whether adapters may target the weights of a decoder with this end of their stem, such as `attn_q`.
+pub fn is_adaptable(projection: &str) -> bool {
+    DECODER_MODULES.iter().any(|module| module.stems.contains(&projection))
+}
+
+/// The module of the decoder's weight whose stem ends in `projection`, which has this many fused projections.
+pub fn find_module(projection: &str, projections: usize) -> Option<&'static Module> {
+    DECODER_MODULES.iter().find(|module| module.stems.contains(&projection) && module.projections == projections)
+}
+
+/// The ends of the stems of the decoder's weights that a module's name means, such as `q_proj`; `None` for other names.
+pub fn projections_of(name: &str) -> Option<&'static [&'static str]> {
+    let is_named = |module: &&Module| module.path.rsplit('.').next() == Some(name);
+    DECODER_MODULES.iter().find(is_named).map(|module| module.stems)
+}
+
+/// The role of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Down,
+    Up,
+}
+
+const ROLES: &[(&str, Role)] = &[
+    (".lora_A.weight", Role::Down),
+    (".lora_B.weight", Role::Up),
+    (".lora_A.default.weight", Role::Down),
+    (".lora_B.default.weight", Role::Up),
+];
+
+/// What precedes the path of a module.
+const PREFIX: &str = "base_model.model.";
+
+/// The attributes of a model that hold its network. A model without a head is the network itself.
+const NETWORKS: &[&str] = &["model.", "bert.", "roberta."];
+
+/// Tensors that are not supported, recognised by parts of their names, and what they belong to.
+const UNSUPPORTED: &[(&str, &str)] = &[
+    ("lora_magnitude_vector", "DoRA"),
+    ("lora_embedding_", "LoRA of the embedding"),
+    ("embed_tokens", "training of the embedding"),
+    ("lm_head", "training of the output projection"),
+    (".experts.", "LoRA of experts"),
+    (".mlp.gate.", "LoRA of a router"),
+    ("block_sparse_moe.", "LoRA of experts or their router"),
+    ("modules_to_save", "modules_to_save"),
+    ("model.classifier.", "training of a classification head"),
+    ("model.score.", "training of a classification head"),
+    (".pooler.", "LoRA of the pooler"),
+    (".embeddings.", "training of embeddings"),
+    (".bias", "training of biases"),
+];
+
+/// What a tensor's name says.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ParsedName<'a> {
+    pub layer: usize,
+    pub module: &'static Module,
+    pub role: Role,
+    /// The path of the module in the whole model: `model.layers.0.self_attn.q_proj`.
+    pub path: &'a str,
+}
+
+/// Whether a tensor is for the pooler of a model without a head. Embeddings are not computed with it.
+pub fn is_unused(name: &str) -> bool {
+    name.strip_prefix(PREFIX).is_some_and(|path| path.starts_with("pooler."))
+}
+
+/// The layer, the module and the role of a tensor.
+///
+/// # Errors
+/// If the tensor does not belong to an adapter that is supported.
+pub fn parse(name: &str) -> Result<ParsedName<'_>> {
+    let found = ROLES.iter().find_map(|(ending, role)| Some((name.strip_suffix(ending)?, *role)));
+    let found = found.and_then(|(path, role)| {
+        let path = path.strip_prefix(PREFIX)?;
+        let in_network = NETWORKS.iter().find_map(|network| path.strip_prefix(network)).unwrap_or(path);
+        let parsed = |module: &'static Module| {
+            let (layer, rest) = in_network.strip_prefix(module.layers)?.strip_prefix('.')?.split_once('.')?;
+            // No sign, and no leading zeros: two names must not mean the same layer.
+            let number: usize = layer.parse().ok()?;
+            (rest == module.path && number.to_string() == layer).then_some(ParsedName {
+                layer: number,
+                module,
+                role,
+                path,
+            })
+        };
+        DECODER_MODULES.iter().chain(ENCODER_MODULES).find_map(parsed)
+    });
+    found.ok_or_else(|| {
+        let feature = UNSUPPORTED.iter().find(|(part, _)| name.contains(part)).map(|(_, feature)| *feature);
+        ModelError::Checkpoint(match feature {
+            Some(feature) => {
+                format!("its tensor {name} belongs to {feature}, which is not supported: {}", super::config::REMEDY)
+            }
+            None => format!("its tensor {name} is not part of a LoRA that is supported; {}", supported()),
+        })
+    })
+}
+
+/// The name of a tensor of a decoder, as [`parse`] reads it.
+pub fn format(layer: usize, module: &Module, role: Role) -> String {
+    let matrix = match role {
+        Role::Down => "lora_A",
+        Role::Up => "lora_B",
+    };
+    let Module { layers, path, .. } = module;
+    format!("{PREFIX}model.{layers}.{layer}.{path}.{matrix}.weight")
+}
+
+/// The modules that adapters may target, for error messages.
+fn supported() -> String {
+    let paths = |modules: &[Module]| modules.iter().map(|module| module.path).collect::<Vec<_>>().join(", ");
+    let (decoder, encoder) = (paths(DECODER_MODULES), paths(ENCODER_MODULES));
+    format!("adapters of chat models may target {decoder}, and those of encoders {encoder}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_all_modules_are_parsed() {
+        for (path, layer, stem) in [
+            ("model.layers.12.mlp.down_proj", 12, "ffn_down"),
+            ("layers.0.self_attn.q_proj", 0, "attn_q"),
+            ("encoder.layer.3.attention.self.query", 3, "attn_q"),
+            ("bert.encoder.layer.3.attention.output.dense", 3, "attn_output"),
+            ("roberta.encoder.layer.0.output.dense", 0, "ffn_down"),
+            ("model.layers.7.attn.Wqkv", 7, "attn_qkv"),
+            ("layers.7.mlp.Wi", 7, "ffn_gate_up"),
+            ("encoder.layers.1.mlp.fc12", 1, "ffn_gate"),
+        ] {
+            for ending in ["lora_B.weight", "lora_B.default.weight"] {
+                let name = format!("base_model.model.{path}.{ending}");
+                let parsed = parse(&name).unwrap();
+                let ParsedName { module, role, .. } = parsed;
+                assert_eq!((parsed.layer, module.stems, role, parsed.path), (layer, &[stem][..], Role::Up, path));
+            }
+        }
+    }
+
+    #[test]
+    fn written_names_are_parsed() {
+        for module in DECODER_MODULES {
+            for role in [Role::Down, Role::Up] {
+                let name = format(21, module, role);
+                let path = format!("model.layers.21.{}", module.path);
+                assert_eq!(parse(&name).unwrap(), ParsedName { layer: 21, module, role, path: &path });
+            }
+            assert!(module.stems.iter().all(|stem| find_module(stem, module.projections) == Some(module)));
+        }
+    }
+
+    #[test]
+    fn only_the_pooler_of_a_model_without_a_head_is_unused() {
+        assert!(is_unused("base_model.model.pooler.dense.lora_A.weight"));
+        assert!(!is_unused("base_model.model.bert.pooler.dense.lora_A.weight"));
+        assert!(!is_unused("base_model.model.encoder.layer.0.output.dense.lora_A.weight"));
+    }
+
+    #[test]
+    fn other_tensors_are_refused() {
+        let error = |name: &str| parse(&format!("base_model.model.{name}")).unwrap_err().to_string();
+        for (name, expected) in [
+            ("model.layers.0.self_attn.q_proj.lora_magnitude_vector", "DoRA"),
+            ("model.embed_tokens.lora_embedding_A", "LoRA of the embedding"),
+            ("lm_head.lora_A.weight", "the output projection"),
+            ("model.layers.0.mlp.experts.3.up_proj.lora_A.weight", "LoRA of experts"),
+            ("model.layers.0.mlp.gate.lora_A.weight", "a router"),
+            ("model.layers.0.self_attn.q_proj.base_layer.bias", "biases"),
+            ("model.layers.0.self_attn.q_proj.weight", "not part of a LoRA"),
+            ("model.layers.00.self_attn.q_proj.lora_A.weight", "not part of a LoRA"),
+            ("model.layers.+1.self_attn.q_proj.lora_A.weight", "not part of a LoRA"),
+            ("model.layers.99999999999999999999.self_attn.q_proj.lora_A.weight", "not part of a LoRA"),
+            ("transformer.h.0.attn.c_attn.lora_A.weight", "not part of a LoRA"),
+            ("encoder.layers.0.attention.self.query.lora_A.weight", "not part of a LoRA"),
+            ("model.model.layers.0.self_attn.q_proj.lora_A.weight", "not part of a LoRA"),
+            ("bert.pooler.dense.lora_A.weight", "LoRA of the pooler"),
+            ("classifier.weight", "a classification head"),
+            ("bert.embeddings.word_embeddings.weight", "training of embeddings"),
+        ] {
+            assert!(error(name).contains(expected) && error(name).contains(name), "{}", error(name));
+        }
+    }
+}

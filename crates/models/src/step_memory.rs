@@ -1,0 +1,114 @@
+//! An upper bound of the memory that a step of a decoder needs besides weights and KV cache.
+
+use super::backend::Backend;
+use super::decoder_config::{DecoderConfig, MoeConfig};
+use super::kv::blocks_for;
+
+/// The maximum size of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepLimits {
+    /// Tokens of all rows.
+    pub tokens: usize,
+    pub rows: usize,
+    /// Tokens with logits.
+    pub logits: usize,
+}
+
+/// An upper bound of the bytes that a step takes: [`CausalLm::forward`] and sampling from its logits.
+///
+/// It is the sum of the tensors of a step, the tables and states of attention, and the memory of sampling. Memory that is
+/// not used at the same time is added too, because an allocator may not be able to reuse it.
+///
+/// [`CausalLm::forward`]: super::causal_lm::CausalLm::forward
+pub fn scratch_bytes<B: Backend>(config: &DecoderConfig, backend: &B, limits: &StepLimits) -> u64 {
+    let StepLimits { tokens, rows, logits } = *limits;
+    let DecoderConfig { vocabulary, head_width, .. } = *config;
+    // Cosines and sines of half a head each.
+    let angles = head_width * config.ropes.len();
+    // A thread that samples has a list of all tokens with their weights, and another one for log probabilities.
+    let sampling = backend.pool().threads() * 4 * vocabulary;
+    let floats = tokens * (angles + floats_per_token(config)) + logits * vocabulary + sampling;
+    // Addresses, lengths and scales of keys and values.
+    let tables = rows * blocks_for(config.context) * 64;
+    let attention = backend.kv_attention_bytes(&config.attention_shape(None), tokens, config.context);
+    (floats * size_of::<f32>() + tables + attention) as u64
+}
+
+/// An upper bound of the bytes that adapters add to a step of `tokens` tokens: the low-rank products of up to three layers
+/// with the same input. `rank` is the largest rank of the adapters.
+pub fn adapter_scratch_bytes(rank: usize, tokens: usize) -> u64 {
+    (3 * tokens * rank.next_multiple_of(16) * size_of::<f32>()) as u64
+}
+
+/// Floats per token of the tensors of a layer without logits, and of quantised or rounded activations.
+fn floats_per_token(config: &DecoderConfig) -> usize {
+    let DecoderConfig { width, .. } = *config;
+    let queries = config.heads * config.head_width;
+    // The buffers of tensors are reused for others, so each may be as large as the largest of them. At once, there are the
+    // residual stream, the input and output of a sublayer, and two hidden layers, or queries, keys and values.
+    let tensors = |inner: usize, count: usize| {
+        let largest = width.max(queries).max(inner);
+        count * largest + quantised_floats(largest)
+    };
+    // Also the scores of the router, selected experts, and the gathered inputs and outputs of an expert.
+    let sparse = |sizes: &MoeConfig| tensors(sizes.inner, 7) + sizes.count + 8 * sizes.experts_per_token;
+    let dense = if config.layers.iter().all(|layer| layer.sparse) { 0 } else { tensors(config.inner, 5) };
+    dense.max(config.experts.as_ref().map_or(0, sparse))
+}
+
+/// The memory, in floats, of `count` activations that are prepared for products: as bf16, and as 8-bit codes with 16 bytes
+/// of statistics per block of 32.
+fn quantised_floats(count: usize) -> usize {
+    count.div_ceil(2) + count.div_ceil(8) * 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StepLimits;
+    use crate::backend::Cpu;
+    use crate::decoder_config::{DecoderConfig, LayerConfig, MoeConfig};
+
+    fn scratch_bytes(config: &DecoderConfig, step: &StepLimits) -> u64 {
+        super::scratch_bytes(config, &Cpu::new(2), step)
+    }
+
+    const STEP: StepLimits = StepLimits { tokens: 40, rows: 8, logits: 8 };
+
+    #[test]
+    fn buffers_that_are_used_together_are_covered() {
+        // In the feed-forward network: residual stream, attention output, normalized input, gate, up and output of all
+        // tokens; at the end, the logits.
+        let floats = STEP.tokens * (4 * 64 + 2 * 128) + STEP.logits * 1_000;
+        let bytes = scratch_bytes(&DecoderConfig::for_tests(), &STEP);
+        assert!((4 * floats as u64..16 * floats as u64).contains(&bytes), "{bytes} bytes for {floats} floats");
+    }
+
+    #[test]
+    fn every_limit_raises_the_bound() {
+        let base = scratch_bytes(&DecoderConfig::for_tests(), &STEP);
+        let check = |step: StepLimits, min_floats: usize| {
+            let added = scratch_bytes(&DecoderConfig::for_tests(), &step) - base;
+            assert!(added >= 4 * min_floats as u64, "{added} more bytes for {step:?}");
+        };
+        check(StepLimits { tokens: 41, ..STEP }, 4 * 64 + 2 * 128);
+        check(StepLimits { logits: 9, ..STEP }, 1_000);
+        check(StepLimits { rows: 9, ..STEP }, 512 / 16);
+    }
+
+    #[test]
+    fn every_thread_raises_the_bound() {
+        let bytes = |threads| super::scratch_bytes(&DecoderConfig::for_tests(), &Cpu::new(threads), &STEP);
+        assert!(bytes(3) - bytes(2) >= 4 * 2 * 1_000, "each thread samples");
+    }
+
+    #[test]
+    fn experts_are_counted_by_their_own_width() {
+        let sparse = |inner| {
+            let layers = vec![LayerConfig { rope: None, window: None, sparse: true }; 2];
+            let experts = Some(MoeConfig { count: 4, experts_per_token: 2, inner, normalise_weights: true });
+            scratch_bytes(&DecoderConfig { experts, layers, inner: 1 << 20, ..DecoderConfig::for_tests() }, &STEP)
+        };
+        assert!(sparse(256) - sparse(128) >= 4 * 40 * 2 * 128, "all tokens may select the same expert");
+        assert!(sparse(256) < 4 << 20, "no layer is dense");
+    }
+}

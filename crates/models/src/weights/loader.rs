@@ -1,0 +1,306 @@
+//! Loads layers from a checkpoint, and reports tensors that no layer has read.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::ops::Range;
+
+use super::{Role, Rows, Weights, flat};
+use crate::backend::{Backend, Conv1dShape, ConvShape, DType};
+use crate::error::{ModelError, Result};
+use crate::nn::{Conv, Conv1d, ConvTranspose1d, ConvTranspose1dShape, EmbeddingTable, Linear};
+
+/// A tensor that may hold a matrix: the rows from `first` on of `total` rows of a stem.
+#[derive(Debug)]
+pub struct Candidate {
+    pub stem: String,
+    pub first: usize,
+    pub total: usize,
+}
+
+impl Candidate {
+    /// A whole tensor.
+    pub fn whole(stem: String, rows: usize) -> Self {
+        Self { stem, first: 0, total: rows }
+    }
+}
+
+/// A matrix that was loaded. Adapters add to its products.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedMatrix {
+    pub stem: String,
+    /// Its rows in the checkpoint's tensor.
+    pub rows: Range<usize>,
+    /// Rows of the checkpoint's tensor.
+    pub total: usize,
+    pub columns: usize,
+    /// The type of its elements.
+    pub dtype: DType,
+    /// The shape of a convolution.
+    pub window: Option<ConvShape>,
+    /// [`Linear::id`] or [`Conv::id`].
+    pub id: usize,
+}
+
+impl LoadedMatrix {
+    /// The end of its stem, such as `attn_q`.
+    pub fn projection(&self) -> &str {
+        self.stem.rsplit('.').next().unwrap_or_default()
+    }
+}
+
+/// Loads layers from a checkpoint.
+pub struct Loader<'a, B: Backend> {
+    source: &'a dyn Weights,
+    backend: B,
+    /// The type to which the weights of projections are rounded.
+    precision: Option<DType>,
+    used: RefCell<HashSet<String>>,
+    matrices: RefCell<Vec<LoadedMatrix>>,
+}
+
+impl<'a, B: Backend> Loader<'a, B> {
+    pub fn new(source: &'a dyn Weights, backend: &B) -> Self {
+        Self {
+            source,
+            backend: backend.for_loading(),
+            precision: None,
+            used: RefCell::default(),
+            matrices: RefCell::default(),
+        }
+    }
+
+    /// Rounds the float weights of projections and convolutions to this type.
+    pub fn with_precision(self, precision: Option<DType>) -> Self {
+        Self { precision, ..self }
+    }
+
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// Marks a tensor as not needed.
+    pub fn ignore(&self, stem: &str) {
+        self.used.borrow_mut().extend(self.source.name(stem, Role::Weight));
+    }
+
+    /// Whether the checkpoint has a weight of this stem.
+    pub fn has(&self, stem: &str) -> bool {
+        self.lookup(stem, Role::Weight).is_some()
+    }
+
+    /// The error for a missing tensor.
+    pub fn missing(&self, stem: &str) -> ModelError {
+        self.missing_tensor(stem, Role::Weight)
+    }
+
+    /// The checkpoint's name for a stem and the tensor's shape, if it exists.
+    fn lookup(&self, stem: &str, role: Role) -> Option<(String, Vec<usize>)> {
+        let name = self.source.name(stem, role)?;
+        let shape = self.source.shape(&name)?;
+        Some((name, shape))
+    }
+
+    /// Loads a matrix and its optional bias, if the matrix exists.
+    pub fn optional_matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Option<Linear<B>>> {
+        self.read_matrix(stem, rows, columns, false, None)
+    }
+
+    /// Loads a matrix whose rows are embeddings.
+    pub fn embedding(&self, stem: &str, rows: usize, columns: usize) -> Result<Linear<B>> {
+        self.read_matrix(stem, rows, columns, true, None)?.ok_or_else(|| self.missing(stem))
+    }
+
+    /// Loads a matrix whose rows are embeddings, and which is also a projection.
+    pub fn tied_embedding(&self, stem: &str, rows: usize, columns: usize) -> Result<Linear<B>> {
+        self.read_matrix(stem, rows, columns, true, self.precision)?.ok_or_else(|| self.missing(stem))
+    }
+
+    fn read_matrix(
+        &self,
+        stem: &str,
+        rows: usize,
+        columns: usize,
+        embedding: bool,
+        precision: Option<DType>,
+    ) -> Result<Option<Linear<B>>> {
+        let Some((name, shape)) = self.lookup(stem, Role::Weight) else { return Ok(None) };
+        self.check_shape(&name, &shape, shape == [rows, columns], &[rows, columns])?;
+        let bias = self.optional_vector(stem, Role::Bias, rows)?;
+        let mut weight = self.read_rows(&name, 0, rows)?;
+        if let Some(dtype) = precision {
+            weight = weight.rounded(dtype);
+        }
+        Ok(Some(Linear::read(&self.backend, &weight, bias.as_deref(), embedding)?))
+    }
+
+    /// Loads an embedding table.
+    pub fn table(&self, stem: &str, rows: usize, columns: usize) -> Result<EmbeddingTable> {
+        let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        self.check_shape(&name, &shape, shape.len() > 1 && flat(&shape) == (rows, columns), &[rows, columns])?;
+        EmbeddingTable::new(&self.read_rows(&name, 0, rows)?)
+    }
+
+    pub fn optional_vector(&self, stem: &str, role: Role, size: usize) -> Result<Option<Vec<f32>>> {
+        let Some((name, shape)) = self.lookup(stem, role) else { return Ok(None) };
+        self.check_shape(&name, &shape, shape == [size], &[size])?;
+        self.finite_values(&name, 0, size).map(Some)
+    }
+
+    /// Reads elements of a vector, which must be finite.
+    fn finite_values(&self, name: &str, first: usize, count: usize) -> Result<Vec<f32>> {
+        let values = self.read_rows(name, first, count)?.floats()?;
+        match values.iter().all(|value| value.is_finite()) {
+            true => Ok(values),
+            false => Err(ModelError::Checkpoint(format!("tensor {name} has values that are not finite"))),
+        }
+    }
+
+    /// Loads a vector of divisors.
+    pub fn factors(&self, stem: &str, size: usize) -> Result<Vec<f32>> {
+        let factors = self.vector(stem, size)?;
+        match factors.iter().all(|factor| factor.is_normal()) {
+            true => Ok(factors),
+            false => Err(ModelError::Checkpoint(format!("tensor {stem} has divisors that are zero or not finite"))),
+        }
+    }
+
+    pub fn vector(&self, stem: &str, size: usize) -> Result<Vec<f32>> {
+        self.optional_vector(stem, Role::Weight, size)?.ok_or_else(|| self.missing(stem))
+    }
+
+    /// Loads a projection to `rows` outputs from the first candidate that exists. With `biased`, it must have a bias.
+    pub fn linear(&self, candidates: &[Candidate], rows: usize, columns: usize, biased: bool) -> Result<Linear<B>> {
+        let (candidate, name) = self.find(candidates, columns)?;
+        let mut weight = self.read_rows(&name, candidate.first, rows)?;
+        if let Some(dtype) = self.precision {
+            weight = weight.rounded(dtype);
+        }
+        let bias = self.load_bias(candidate, rows)?;
+        if biased && bias.is_none() {
+            return Err(self.missing_tensor(&candidate.stem, Role::Bias));
+        }
+        let linear = Linear::read(&self.backend, &weight, bias.as_deref(), false)?;
+        let (dtype, total) = (weight.dtype, candidate.total);
+        let (stem, rows) = (candidate.stem.clone(), candidate.first..candidate.first + rows);
+        let matrix = LoadedMatrix { stem, rows, total, columns, dtype, window: None, id: linear.id() };
+        self.matrices.borrow_mut().push(matrix);
+        Ok(linear)
+    }
+
+    /// Loads a convolution and its optional bias.
+    pub fn conv(&self, stem: &str, window: ConvShape) -> Result<Conv<B>> {
+        let ConvShape { inputs, outputs, kernel: [height, width], .. } = window;
+        let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        let expected = [outputs, inputs, height, width];
+        self.check_shape(&name, &shape, shape == expected, &expected)?;
+        let (rows, _) = flat(&shape);
+        let mut weight = self.read_rows(&name, 0, rows)?;
+        if let Some(dtype) = self.precision {
+            weight = weight.rounded(dtype);
+        }
+        let bias = self.optional_vector(stem, Role::Bias, outputs)?;
+        let conv = Conv::read(&self.backend, &weight, window, bias.as_deref())?;
+        let (stem, columns, dtype) = (stem.to_owned(), inputs * height * width, weight.dtype);
+        let (rows, window, id) = (0..outputs, Some(window), conv.id());
+        let matrix = LoadedMatrix { stem, rows, total: outputs, columns, dtype, window, id };
+        self.matrices.borrow_mut().push(matrix);
+        Ok(conv)
+    }
+
+    /// Loads a convolution over time and its optional bias. Its weights may also have the shape of images that are one pixel wide.
+    pub fn conv1d(&self, stem: &str, shape: Conv1dShape) -> Result<Conv1d<B>> {
+        let Conv1dShape { inputs, outputs, kernel, .. } = shape;
+        let (name, found) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        let expected = [outputs, inputs, kernel];
+        self.check_shape(&name, &found, found == expected || found == [outputs, inputs, kernel, 1], &expected)?;
+        let mut weight = self.read_rows(&name, 0, flat(&found).0)?;
+        if let Some(dtype) = self.precision {
+            weight = weight.rounded(dtype);
+        }
+        let bias = self.optional_vector(stem, Role::Bias, outputs)?;
+        Conv1d::read(&self.backend, &weight, shape, bias.as_deref())
+    }
+
+    /// Loads a transposed convolution over time and its bias.
+    pub fn conv_transpose1d(&self, stem: &str, shape: ConvTranspose1dShape) -> Result<ConvTranspose1d<B>> {
+        let ConvTranspose1dShape { inputs, outputs, kernel, .. } = shape;
+        let weight = self.values(stem, &[inputs, outputs, kernel])?;
+        let bias = self.bias(stem, outputs)?;
+        ConvTranspose1d::new(&self.backend, shape, &weight, &bias, self.precision)
+    }
+
+    /// The elements of a weight, which must be finite.
+    pub fn values(&self, stem: &str, expected: &[usize]) -> Result<Vec<f32>> {
+        let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        self.check_shape(&name, &shape, shape == expected, expected)?;
+        self.finite_values(&name, 0, flat(&shape).0)
+    }
+
+    /// Loads a bias.
+    pub fn bias(&self, stem: &str, size: usize) -> Result<Vec<f32>> {
+        self.optional_vector(stem, Role::Bias, size)?.ok_or_else(|| self.missing_tensor(stem, Role::Bias))
+    }
+
+    /// The shape of a weight.
+    pub fn shape(&self, stem: &str) -> Result<Vec<usize>> {
+        self.lookup(stem, Role::Weight).map(|(_, shape)| shape).ok_or_else(|| self.missing(stem))
+    }
+
+    /// The first candidate that exists; its shape must match.
+    fn find<'c>(&self, candidates: &'c [Candidate], columns: usize) -> Result<(&'c Candidate, String)> {
+        for candidate in candidates {
+            let Some((name, shape)) = self.lookup(&candidate.stem, Role::Weight) else { continue };
+            let matches = shape.len() > 1 && flat(&shape) == (candidate.total, columns);
+            self.check_shape(&name, &shape, matches, &[candidate.total, columns])?;
+            return Ok((candidate, name));
+        }
+        match candidates.first() {
+            Some(first) => Err(self.missing(&first.stem)),
+            None => Err(ModelError::checkpoint("there are no candidates for a tensor")),
+        }
+    }
+
+    fn load_bias(&self, candidate: &Candidate, rows: usize) -> Result<Option<Vec<f32>>> {
+        let Some((name, shape)) = self.lookup(&candidate.stem, Role::Bias) else { return Ok(None) };
+        self.check_shape(&name, &shape, shape == [candidate.total], &[candidate.total])?;
+        self.finite_values(&name, candidate.first, rows).map(Some)
+    }
+
+    fn read_rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'a>> {
+        self.used.borrow_mut().insert(name.to_owned());
+        self.source.rows(name, first, count)
+    }
+
+    fn check_shape(&self, name: &str, shape: &[usize], matches: bool, expected: &[usize]) -> Result<()> {
+        match matches {
+            true => Ok(()),
+            false => Err(ModelError::Checkpoint(format!(
+                "tensor {name} has the shape {shape:?}, the metadata requires {expected:?}"
+            ))),
+        }
+    }
+
+    fn missing_tensor(&self, stem: &str, role: Role) -> ModelError {
+        let name = self.source.name(stem, role).unwrap_or_else(|| stem.to_owned());
+        ModelError::Checkpoint(format!("the file has no tensor {name}"))
+    }
+
+    /// The projections and convolutions that were loaded.
+    pub fn matrices(&self) -> Vec<LoadedMatrix> {
+        self.matrices.take()
+    }
+
+    /// Checks that all tensors were used.
+    pub fn finish(self) -> Result<()> {
+        let used = self.used.into_inner();
+        let mut unused: Vec<_> = self.source.names().into_iter().filter(|name| !used.contains(name)).collect();
+        unused.sort();
+        match unused.as_slice() {
+            [] => Ok(()),
+            [first, rest @ ..] => Err(ModelError::Checkpoint(format!(
+                "the file has {} tensors that the model's family does not use, such as {first}",
+                rest.len() + 1
+            ))),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The tensors of a checkpoint: a GGUF file, or a folder of safetensors.
+//!
+//! Networks name tensors by stems as in GGUF (`blk.3.attn_q`). A checkpoint translates them to its own names. A tensor
+//! that the network does not read is an error, because it would change the results.
+
+mod gguf;
+mod loader;
+mod safetensors;
+mod tensor_rows;
+
+use super::backend::{Backend, ConvShape, DType};
+use super::decoder_config::DecoderConfig;
+use crate::error::ModelError;
+pub(super) use loader::{Candidate, LoadedMatrix, Loader};
+pub use tensor_rows::{Rows, Storage};
+pub(crate) use tensor_rows::{StoredTensor, flat};
+
+/// The role of a tensor in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Weight,
+    Bias,
+}
+
+/// A checkpoint that a decoder can be loaded from.
+pub trait DecoderCheckpoint: Weights {
+    /// Reads and checks the decoder's configuration.
+    fn decoder_config(&self) -> Result<DecoderConfig, ModelError>;
+}
+
+/// The tensors of a checkpoint.
+pub trait Weights {
+    /// The checkpoint's name for a stem; `None` if its format has none.
+    fn name(&self, stem: &str, role: Role) -> Option<String>;
+
+    /// The shape of a tensor, outermost dimension first. `name` is the checkpoint's own name, as in the methods below.
+    fn shape(&self, name: &str) -> Option<Vec<usize>>;
+
+    /// The type of a tensor, if kernels support it.
+    fn dtype(&self, name: &str) -> Option<DType>;
+
+    /// `count` rows from `first` on, in the checkpoint's type. Dimensions before the last are flattened; each element of a
+    /// vector is a row.
+    fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError>;
+
+    /// The names of all tensors that a network must read. Tensors that do not affect results are left out.
+    fn names(&self) -> Vec<String>;
+}
+
+/// The memory that a checkpoint needs on a device, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// All loaded tensors.
+    pub weights: u64,
+    /// Temporary memory while loading: rows in the file's format, before they are packed.
+    pub loading: u64,
+}
+
+impl Footprint {
+    pub fn new<B: Backend>(source: &dyn Weights, backend: &B) -> Self {
+        Self::with_precision(source, backend, None)
+    }
+
+    /// The footprint if float matrices are rounded to `precision`.
+    pub fn with_precision<B: Backend>(source: &dyn Weights, backend: &B, precision: Option<DType>) -> Self {
+        let mut footprint = Self::default();
+        for name in source.names() {
+            let (Some(shape), Some(dtype)) = (source.shape(&name), source.dtype(&name)) else { continue };
+            let dtype = match precision {
+                Some(rounded) if shape.len() > 1 && Rows::can_round_to(dtype, rounded, flat(&shape).1) => rounded,
+                _ => dtype,
+            };
+            let (weights, loading) = match shape.as_slice() {
+                // Vectors become f32.
+                [size] => (size * size_of::<f32>(), size * dtype.block_bytes()),
+                // The weights of a convolution are read at once.
+                &[outputs, inputs, height, width] => {
+                    let window = ConvShape { inputs, outputs, kernel: [height, width], stride: 1, padding: [0; 2] };
+                    (backend.conv_bytes(dtype, &window), outputs * inputs * height * width * dtype.block_bytes())
+                }
+                // Experts are read and packed one by one.
+                [outer @ .., rows, columns] => {
+                    let packed = outer.iter().product::<usize>() * backend.linear_bytes(dtype, *rows, *columns);
+                    (packed, backend.loading_bytes(dtype, *rows, *columns))
+                }
+                [] => continue,
+            };
+            footprint.weights += weights as u64;
+            footprint.loading = footprint.loading.max(loading as u64);
+        }
+        footprint
+    }
+}

@@ -1,0 +1,118 @@
+//! Hugging Face folders as checkpoints, with tables of their names for a decoder's stems.
+
+use crate::backend::DType;
+
+use super::tensor_rows::{Storage, StoredTensor};
+use super::{DecoderCheckpoint, Role, Rows, Weights};
+use crate::decoder_config::{self, DecoderConfig};
+use crate::decoder_family::DecoderFamily;
+use crate::error::ModelError;
+use crate::safetensors::ModelFolder;
+
+/// Names outside of layers, except for the output projection.
+const MODEL_NAMES: &[(&str, &str)] = &[("token_embd", "embed_tokens"), ("output_norm", "norm")];
+
+/// Names inside a layer, after `blk.N.` and `layers.N.`.
+const LAYER_NAMES: &[(&str, &str)] = &[
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_qkv", "self_attn.qkv_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_gate_up", "mlp.gate_up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+    ("ffn_gate_inp", "mlp.gate"),
+];
+
+/// Norms of families with two norms per layer, and with four.
+const TWO_NORMS: &[(&str, &str)] = &[("ffn_norm", "post_attention_layernorm")];
+const FOUR_NORMS: &[(&str, &str)] = &[
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("ffn_norm", "pre_feedforward_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+];
+
+/// Tensors of one expert, and tensors that hold all experts, whose names do not end in `.weight`.
+const EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
+const STACKED_EXPERT_NAMES: &[(&str, &str)] =
+    &[("ffn_gate_up_exps", "mlp.experts.gate_up_proj"), ("ffn_down_exps", "mlp.experts.down_proj")];
+/// Mixtral's names of an expert's tensors before transformers 5.
+const MIXTRAL_EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "w1"), ("ffn_up", "w3"), ("ffn_down", "w2")];
+
+fn find(table: &[(&'static str, &'static str)], stem: &str) -> Option<&'static str> {
+    table.iter().find(|(own, _)| *own == stem).map(|(_, name)| *name)
+}
+
+impl ModelFolder {
+    fn layer_tensor_name(&self, family: &DecoderFamily, layer: &str, stem: &str, ending: &str) -> Option<String> {
+        let layer = format!("{}layers.{layer}", self.prefix());
+        let mixtral = self.tensor(&format!("{layer}.block_sparse_moe.gate.weight")).is_some();
+        if mixtral && stem == "ffn_gate_inp" {
+            return Some(format!("{layer}.block_sparse_moe.gate.{ending}"));
+        }
+        if let Some((suffix, expert)) = stem.split_once('.') {
+            return Some(match mixtral {
+                true => {
+                    format!(
+                        "{layer}.block_sparse_moe.experts.{expert}.{}.{ending}",
+                        find(MIXTRAL_EXPERT_NAMES, suffix)?
+                    )
+                }
+                false => format!("{layer}.mlp.experts.{expert}.{}.{ending}", find(EXPERT_NAMES, suffix)?),
+            });
+        }
+        if let Some(name) = find(STACKED_EXPERT_NAMES, stem) {
+            return (ending == "weight").then(|| format!("{layer}.{name}"));
+        }
+        let norms = if family.post_norms { FOUR_NORMS } else { TWO_NORMS };
+        let name = find(norms, stem).or_else(|| find(LAYER_NAMES, stem))?;
+        Some(format!("{layer}.{name}.{ending}"))
+    }
+}
+
+impl DecoderCheckpoint for ModelFolder {
+    fn decoder_config(&self) -> Result<DecoderConfig, ModelError> {
+        DecoderConfig::from_folder(self)
+    }
+}
+
+impl Weights for ModelFolder {
+    fn name(&self, stem: &str, role: Role) -> Option<String> {
+        let ending = if role == Role::Weight { "weight" } else { "bias" };
+        match stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+            Some((layer, stem)) => {
+                self.layer_tensor_name(decoder_config::find_family(&self.config).ok()?, layer, stem, ending)
+            }
+            None if stem == "output" => Some(format!("lm_head.{ending}")),
+            None => Some(format!("{}{}.{ending}", self.prefix(), find(MODEL_NAMES, stem)?)),
+        }
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        Some(self.tensor(name)?.0.shape.clone())
+    }
+
+    fn dtype(&self, name: &str) -> Option<DType> {
+        self.tensor(name)?.0.float()
+    }
+
+    fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
+        let (info, file) =
+            self.tensor(name).ok_or_else(|| ModelError::Checkpoint(format!("the files have no tensor {name}")))?;
+        let dtype = info.float().ok_or_else(|| {
+            ModelError::Checkpoint(format!("tensor {name} has the type {}, which is not supported", info.dtype))
+        })?;
+        let storage = Storage::File(file);
+        StoredTensor { name: &info.name, storage, start: info.start, shape: &info.shape, dtype }.rows(first, count)
+    }
+
+    /// Leaves out the RoPE frequencies of old exports, which `config.json` describes.
+    fn names(&self) -> Vec<String> {
+        ModelFolder::names(self).filter(|name| !name.ends_with(".rotary_emb.inv_freq")).map(str::to_owned).collect()
+    }
+}

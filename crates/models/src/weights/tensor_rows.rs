@@ -1,0 +1,214 @@
+//! Rows of a tensor in a file or in memory.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use crate::backend::{DType, dequantise};
+use half::{bf16, f16};
+
+use crate::error::ModelError;
+
+/// Rows of a tensor that are not read yet. Each element of a vector is a row.
+#[derive(Debug)]
+pub struct Rows<'a> {
+    pub dtype: DType,
+    pub count: usize,
+    pub columns: usize,
+    bytes: Bytes<'a>,
+    /// The type in the file, if rows are rounded to `dtype` when they are read.
+    source_dtype: Option<DType>,
+}
+
+#[derive(Debug)]
+enum Bytes<'a> {
+    /// A file, and the offset of the first row.
+    File(&'a File, u64),
+    Memory(Cow<'a, [u8]>),
+}
+
+/// Where the bytes of a checkpoint are.
+#[derive(Clone, Copy, Debug)]
+pub enum Storage<'a> {
+    File(&'a File),
+    Memory(&'a [u8]),
+}
+
+/// A tensor of a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoredTensor<'a> {
+    pub name: &'a str,
+    pub storage: Storage<'a>,
+    /// Offset from the start of the storage.
+    pub start: u64,
+    pub shape: &'a [usize],
+    pub dtype: DType,
+}
+
+impl<'a> StoredTensor<'a> {
+    /// `count` rows from `first` on.
+    pub fn rows(self, first: usize, count: usize) -> Result<Rows<'a>, ModelError> {
+        let Self { name, storage, start, shape, dtype } = self;
+        let (row_count, columns) = flat(shape);
+        if first.checked_add(count).is_none_or(|end| end > row_count) {
+            return Err(ModelError::Checkpoint(format!(
+                "tensor {name} has {row_count} rows, not {count} rows from row {first} on"
+            )));
+        }
+        if !columns.is_multiple_of(dtype.block()) {
+            // The elements of a quantised vector cannot be read one by one.
+            return Err(ModelError::Checkpoint(format!("tensor {name} is a quantised vector, which is not supported")));
+        }
+        let row_bytes = columns / dtype.block() * dtype.block_bytes();
+        let start = start + (first * row_bytes) as u64;
+        let bytes = match storage {
+            Storage::File(file) => Bytes::File(file, start),
+            Storage::Memory(bytes) => {
+                let start = usize::try_from(start).unwrap_or(usize::MAX);
+                let end = start.saturating_add(count * row_bytes);
+                let bytes = bytes.get(start..end);
+                Bytes::Memory(
+                    bytes.ok_or_else(|| ModelError::Checkpoint(format!("tensor {name} is truncated")))?.into(),
+                )
+            }
+        };
+        Ok(Rows { dtype, count, columns, bytes, source_dtype: None })
+    }
+}
+
+impl Rows<'static> {
+    /// Rows in memory, in GGUF's format.
+    ///
+    /// # Errors
+    /// If `bytes` has another length.
+    pub fn from_bytes(dtype: DType, count: usize, columns: usize, bytes: Vec<u8>) -> Result<Self, ModelError> {
+        let rows = Self { dtype, count, columns, bytes: Bytes::Memory(Cow::default()), source_dtype: None };
+        match bytes.len() == count * rows.row_bytes(dtype) {
+            true => Ok(Self { bytes: Bytes::Memory(bytes.into()), ..rows }),
+            false => Err(ModelError::Checkpoint(format!("{} bytes are not {count} rows of {columns}", bytes.len()))),
+        }
+    }
+}
+
+impl Rows<'_> {
+    /// Whether rows of `dtype` with `columns` columns can be rounded to `rounded`.
+    pub(super) fn can_round_to(dtype: DType, rounded: DType, columns: usize) -> bool {
+        !dtype.is_quantised() && columns.is_multiple_of(rounded.block()) && can_round(rounded)
+    }
+
+    /// Rounds the rows to `dtype` when they are read, if that is possible.
+    pub fn rounded(self, dtype: DType) -> Self {
+        if self.dtype == dtype || !Self::can_round_to(self.dtype, dtype, self.columns) {
+            return self;
+        }
+        Self { dtype, source_dtype: Some(self.dtype), ..self }
+    }
+
+    fn row_bytes(&self, dtype: DType) -> usize {
+        self.columns / dtype.block() * dtype.block_bytes()
+    }
+
+    /// Reads whole rows from row `first` on. Several threads may call it at the same time.
+    pub fn read(&self, first: usize, out: &mut [u8]) -> Result<(), ModelError> {
+        let Some(source_dtype) = self.source_dtype else { return self.read_as(self.dtype, first, out) };
+        let count = out.len() / self.row_bytes(self.dtype).max(1);
+        let mut bytes = vec![0; count * self.row_bytes(source_dtype)];
+        self.read_as(source_dtype, first, &mut bytes)?;
+        let mut floats = vec![0.; count * self.columns];
+        dequantise(source_dtype, &bytes, &mut floats);
+        round(self.dtype, &floats, out);
+        Ok(())
+    }
+
+    fn read_as(&self, dtype: DType, first: usize, out: &mut [u8]) -> Result<(), ModelError> {
+        let skip = first * self.row_bytes(dtype);
+        match &self.bytes {
+            Bytes::File(file, start) => file
+                .read_exact_at(out, start + skip as u64)
+                .map_err(|error| ModelError::Checkpoint(format!("the file cannot be read: {error}"))),
+            Bytes::Memory(bytes) => match bytes.get(skip..skip + out.len()) {
+                Some(bytes) => {
+                    out.copy_from_slice(bytes);
+                    Ok(())
+                }
+                None => Err(ModelError::checkpoint("a tensor ends before its last row")),
+            },
+        }
+    }
+
+    /// Reads all rows, in GGUF's format.
+    pub fn bytes(&self) -> Result<Vec<u8>, ModelError> {
+        let mut bytes = vec![0; self.count * self.row_bytes(self.dtype)];
+        self.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads and dequantises all rows.
+    pub fn floats(&self) -> Result<Vec<f32>, ModelError> {
+        let bytes = self.bytes()?;
+        let mut floats = vec![0.; self.count * self.columns];
+        dequantise(self.dtype, &bytes, &mut floats);
+        Ok(floats)
+    }
+}
+
+/// Types that floats can be rounded to.
+fn can_round(dtype: DType) -> bool {
+    matches!(dtype, DType::BF16 | DType::Q8_0)
+}
+
+/// Rounds to one of the types of [`can_round`]: to the nearest bf16, or by blocks to bytes with a scale.
+fn round(dtype: DType, floats: &[f32], out: &mut [u8]) {
+    if dtype == DType::BF16 {
+        for (value, out) in floats.iter().zip(out.chunks_exact_mut(2)) {
+            out.copy_from_slice(&bf16::from_f32(*value).to_le_bytes());
+        }
+        return;
+    }
+    for (values, block) in floats.chunks_exact(dtype.block()).zip(out.chunks_exact_mut(dtype.block_bytes())) {
+        let Some((head, codes)) = block.split_at_mut_checked(2) else { continue };
+        let max = values.iter().fold(0f32, |max, value| max.max(value.abs()));
+        let scale = f16::from_f32(max / 127.);
+        head.copy_from_slice(&scale.to_le_bytes());
+        let inverse = if scale > f16::ZERO { scale.to_f32().recip() } else { 0. };
+        for (value, code) in values.iter().zip(codes) {
+            *code = (value * inverse).round_ties_even().clamp(-127., 127.) as i8 as u8;
+        }
+    }
+}
+
+/// Rows and columns of a shape whose dimensions before the last are flattened. The last two dimensions of a 1 × 1
+/// convolution are ignored.
+pub(crate) fn flat(shape: &[usize]) -> (usize, usize) {
+    match shape {
+        [rows, columns, 1, 1] => (*rows, *columns),
+        [] => (1, 1),
+        [len] => (*len, 1),
+        [outer @ .., columns] => (outer.iter().product(), *columns),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DType, Rows};
+
+    #[test]
+    fn floats_are_rounded_as_they_are_read() {
+        let values: Vec<f32> = (0..4 * 64).map(|i| (i as f32 * 0.7).sin() * 10f32.powi(i / 32 - 2)).collect();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        for (dtype, tolerance) in [(DType::BF16, 1. / 256.), (DType::Q8_0, 0.55 / 127.)] {
+            let rows = Rows::from_bytes(DType::F32, 4, 64, bytes.clone()).unwrap().rounded(dtype);
+            assert_eq!(rows.dtype, dtype);
+            for (block, (found, exact)) in rows.floats().unwrap().chunks(32).zip(values.chunks(32)).enumerate() {
+                let largest = exact.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+                let max_error = found.iter().zip(exact).map(|(a, b)| (a - b).abs()).fold(0., f32::max);
+                assert!(
+                    max_error <= largest * tolerance && max_error > 0.,
+                    "{dtype:?}, block {block}: an error of {max_error} of {largest}"
+                );
+            }
+        }
+        let odd = Rows::from_bytes(DType::F32, 1, 3, bytes[..12].to_vec()).unwrap().rounded(DType::Q8_0);
+        assert_eq!(odd.dtype, DType::F32, "rows of three elements have no blocks of 32");
+    }
+}

@@ -1,0 +1,170 @@
+//! Stored batches, and the results of their requests until the batch ends.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::{self, Record};
+use super::project_resources::{self, ProjectResource, ResourceKind};
+use super::record_serde;
+use super::tables::{BATCH_RESULTS, BATCHES, OPEN_BATCHES, Table};
+use super::transaction::{Reader, WriteTx};
+use crate::error::Result;
+use crate::ids::{BatchId, FileId, KeyId, ProjectId};
+use outpost_common::clock_rng::Timestamp;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BatchRecord {
+    #[serde(with = "record_serde::project_id")]
+    pub project: ProjectId,
+    /// The key that created the batch, which its requests are metered for.
+    #[serde(with = "record_serde::key_id")]
+    pub key: KeyId,
+    /// The service's endpoint as a number.
+    pub endpoint: u8,
+    #[serde(with = "record_serde::file_id")]
+    pub input_file: FileId,
+    /// A JSON object, as text.
+    pub metadata: Option<String>,
+    /// The service's state as a number.
+    pub state: u8,
+    /// The state in which a batch that is being finalized ends.
+    pub ends_as: Option<u8>,
+    pub errors: Vec<BatchErrorRecord>,
+    #[serde(with = "record_serde::maybe_file_id")]
+    pub output_file: Option<FileId>,
+    #[serde(with = "record_serde::maybe_file_id")]
+    pub error_file: Option<FileId>,
+    /// Requests of the input; 0 until it is validated.
+    pub total: u32,
+    pub completed: u32,
+    pub failed: u32,
+    /// Bytes of the results that are stored, for the quota.
+    pub result_bytes: u64,
+    pub times: BatchTimesRecord,
+}
+
+/// When a batch got into each of its states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchTimesRecord {
+    #[serde(with = "record_serde::time")]
+    pub created: Timestamp,
+    /// The end of its completion window.
+    #[serde(with = "record_serde::time")]
+    pub expires: Timestamp,
+    #[serde(with = "record_serde::maybe_time")]
+    pub in_progress: Option<Timestamp>,
+    #[serde(with = "record_serde::maybe_time")]
+    pub cancelling: Option<Timestamp>,
+    #[serde(with = "record_serde::maybe_time")]
+    pub finalizing: Option<Timestamp>,
+    /// When it got into its final state.
+    #[serde(with = "record_serde::maybe_time")]
+    pub ended: Option<Timestamp>,
+}
+
+/// Why a batch failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchErrorRecord {
+    pub code: String,
+    pub message: String,
+    pub param: Option<String>,
+    /// The line of the input, counted from 1.
+    pub line: Option<u32>,
+}
+
+impl Record for BatchRecord {
+    const TABLE: Table = BATCHES;
+    const VERSION: u8 = 1;
+}
+
+impl ProjectResource for BatchRecord {
+    const KIND: ResourceKind = ResourceKind::Batch;
+
+    fn project(&self) -> ProjectId {
+        self.project
+    }
+}
+
+/// The result of one request.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BatchResultRecord {
+    /// Whether it goes to the output file, not to the error file.
+    pub succeeded: bool,
+    /// The line of the file, JSON without a line break.
+    pub json: String,
+}
+
+impl Record for BatchResultRecord {
+    const TABLE: Table = BATCH_RESULTS;
+    const VERSION: u8 = 1;
+}
+
+/// An index row; all information is in its key.
+#[derive(Serialize, Deserialize)]
+pub(super) struct OpenBatchRow;
+
+impl Record for OpenBatchRow {
+    const TABLE: Table = OPEN_BATCHES;
+    const VERSION: u8 = 1;
+}
+
+/// Stores a new batch.
+pub fn insert(tx: &WriteTx, id: BatchId, record: &BatchRecord) -> Result<()> {
+    project_resources::insert(tx, id.to_bytes(), record)?;
+    tx.put(&id.to_bytes(), &OpenBatchRow)
+}
+
+/// Every batch that has not ended, or whose results are not removed yet, oldest first.
+pub fn open(tx: &impl Reader) -> Result<Vec<(BatchId, BatchRecord)>> {
+    let found = project_resources::indexed(tx, OPEN_BATCHES)?;
+    Ok(found.into_iter().map(|(id, record)| (BatchId::from_bytes(id), record)).collect())
+}
+
+pub fn put_result(tx: &WriteTx, id: BatchId, line: u32, result: &BatchResultRecord) -> Result<()> {
+    tx.put(&result_key(id, line), result)
+}
+
+/// The result of the request in a line.
+pub fn result(tx: &impl Reader, id: BatchId, line: u32) -> Result<Option<BatchResultRecord>> {
+    tx.get(&result_key(id, line))
+}
+
+pub fn has_result(tx: &impl Reader, id: BatchId, line: u32) -> Result<bool> {
+    Ok(tx.raw(BATCH_RESULTS, &result_key(id, line))?.is_some())
+}
+
+/// The lines whose requests have a result.
+pub fn lines_with_results(tx: &impl Reader, id: BatchId) -> Result<HashSet<u32>> {
+    let line_of = |key: Vec<u8>| {
+        let line = key.get(16..).and_then(|line| line.try_into().ok()).map(u32::from_be_bytes);
+        line.ok_or_else(|| codec::inconsistent("a malformed line among the results of a batch"))
+    };
+    tx.keys(BATCH_RESULTS, &id.to_bytes(), None, None)?.into_iter().map(line_of).collect()
+}
+
+/// Removes up to `limit` results of a batch that has ended. Returns whether none is left; then the batch is no longer open.
+pub fn remove_results(tx: &WriteTx, id: BatchId, limit: usize) -> Result<bool> {
+    let found = tx.keys(BATCH_RESULTS, &id.to_bytes(), None, Some(limit))?;
+    found.iter().try_for_each(|key| tx.remove::<BatchResultRecord>(key))?;
+    let done = found.len() < limit;
+    if done {
+        tx.remove::<OpenBatchRow>(&id.to_bytes())?;
+    }
+    Ok(done)
+}
+
+/// Removes the oldest batch of a project that is not open any more.
+pub fn remove_oldest_ended(tx: &WriteTx, project: ProjectId) -> Result<()> {
+    let all = project_resources::newest::<BatchRecord>(tx, project, None, usize::MAX)?;
+    for (id, record) in all.iter().rev() {
+        if tx.get::<OpenBatchRow>(id)?.is_none() {
+            return project_resources::remove(tx, *id, record);
+        }
+    }
+    Ok(())
+}
+
+fn result_key(id: BatchId, line: u32) -> Vec<u8> {
+    [&id.to_bytes()[..], &line.to_be_bytes()].concat()
+}

@@ -1,0 +1,260 @@
+//! Writes a tiny chat model with random weights: a real GGUF file that loads in milliseconds.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{Device, Tensor};
+
+/// The options of a tiny model. Larger `blocks` and `width` make it slower.
+#[derive(Clone, Debug)]
+pub struct TinyModel {
+    /// `llama`, or `qwen2` (with biases).
+    pub architecture: &'static str,
+    pub context: u32,
+    pub blocks: usize,
+    /// Additional blocks whose outputs are zeros. The model is larger and its output stays the same.
+    pub zero_blocks: usize,
+    /// A multiple of 128 if quantized, of 8 otherwise.
+    pub width: usize,
+    /// Weights as Q8_0 instead of F32.
+    pub quantized: bool,
+    /// Whether the output head is the embedding matrix. A tied random model mostly repeats itself.
+    pub tied: bool,
+    pub seed: u64,
+    pub template: Option<&'static str>,
+    /// The template for conversations with tools.
+    pub tool_template: Option<&'static str>,
+    /// Additional tokens, each with its `tokenizer.ggml.token_type`.
+    pub markers: &'static [(&'static str, i32)],
+    /// Additional merges.
+    pub merges: &'static [&'static str],
+    /// Metadata keys that name the tokens with these texts.
+    pub named_tokens: &'static [(&'static str, &'static str)],
+}
+
+pub const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] \
+    + '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+const HEADS: usize = 4;
+const KV_HEADS: usize = 2;
+const MERGES: &[&str] = &[
+    "Ġ t", "h e", "Ġt he", "i n", "Ġ a", "e r", "o n", "Ġ s", "r e", "a n", "Ġ w", "n d", "a t", "l l", "l o", "he ll",
+    "hell o",
+];
+const SPECIALS: &[&str] = &["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
+
+/// The value of [`TinyModel::default`], for constants.
+pub const DEFAULT: TinyModel = TinyModel {
+    architecture: "llama",
+    context: 512,
+    blocks: 2,
+    zero_blocks: 0,
+    width: 64,
+    quantized: false,
+    tied: false,
+    seed: 1,
+    template: Some(CHATML),
+    tool_template: None,
+    markers: &[],
+    merges: &[],
+    named_tokens: &[],
+};
+
+impl Default for TinyModel {
+    fn default() -> Self {
+        DEFAULT
+    }
+}
+
+/// Writes `<dir>/<name>/<name>.gguf`.
+pub fn write(dir: &Path, name: &str, options: &TinyModel) -> PathBuf {
+    let folder = dir.join(name);
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join(format!("{name}.gguf"));
+    fs::write(&path, bytes(options)).unwrap();
+    path
+}
+
+/// The bytes of the GGUF file. They are deterministic.
+pub fn bytes(options: &TinyModel) -> Vec<u8> {
+    bytes_with_tensors(options, |_| ())
+}
+
+/// The bytes of the GGUF file with changed tensors.
+pub fn bytes_with_tensors(options: &TinyModel, change: impl FnOnce(&mut [TensorRow])) -> Vec<u8> {
+    let mut out = b"GGUF".to_vec();
+    let (metadata, entries) = metadata(options);
+    let mut tensors = tensors(options);
+    change(&mut tensors);
+    out.extend(3u32.to_le_bytes());
+    out.extend((tensors.len() as u64).to_le_bytes());
+    out.extend(entries.to_le_bytes());
+    out.extend(metadata);
+    let mut offset = 0u64;
+    for (name, shape, kind, data) in &tensors {
+        text(&mut out, name);
+        out.extend((shape.len() as u32).to_le_bytes());
+        shape.iter().rev().for_each(|&size| out.extend((size as u64).to_le_bytes()));
+        out.extend(kind.to_le_bytes());
+        out.extend(offset.to_le_bytes());
+        offset += data.len().next_multiple_of(32) as u64;
+    }
+    for (_, _, _, data) in &tensors {
+        out.resize(out.len().next_multiple_of(32), 0);
+        out.extend(data);
+    }
+    out
+}
+
+/// Name, shape, GGML type number, and bytes of a tensor.
+pub type TensorRow = (String, Vec<usize>, u32, Vec<u8>);
+
+fn tensors(options: &TinyModel) -> Vec<TensorRow> {
+    let TinyModel { width, blocks, zero_blocks, .. } = *options;
+    let (inner, kv) = (width * 2, width / HEADS * KV_HEADS);
+    let (mut random, mut zero_random) = (Random(options.seed), Random(!options.seed));
+    let mut tensors = vec![matrix("token_embd.weight", vocabulary(options).len(), width, 1., options, &mut random)];
+    for block in 0..blocks + zero_blocks {
+        // Zero blocks have a random generator of their own, so that the other blocks do not depend on them.
+        let (random, output_scale) = if block < blocks { (&mut random, 1.) } else { (&mut zero_random, 0.) };
+        let mut add = |name: &str, rows: usize, columns: usize| {
+            let factor = if name == "attn_output" || name == "ffn_down" { output_scale } else { 1. };
+            let scale = factor * 1.5 / (columns as f32).sqrt();
+            tensors.push(matrix(&format!("blk.{block}.{name}.weight"), rows, columns, scale, options, random));
+        };
+        add("attn_q", width, width);
+        add("attn_k", kv, width);
+        add("attn_v", kv, width);
+        add("attn_output", width, width);
+        add("ffn_gate", inner, width);
+        add("ffn_up", inner, width);
+        add("ffn_down", width, inner);
+        for name in ["attn_norm", "ffn_norm"] {
+            tensors.push(vector(&format!("blk.{block}.{name}.weight"), width, 1., random));
+        }
+        if options.architecture == "qwen2" {
+            for (name, size) in [("attn_q", width), ("attn_k", kv), ("attn_v", kv)] {
+                tensors.push(vector(&format!("blk.{block}.{name}.bias"), size, 0., random));
+            }
+        }
+    }
+    if !options.tied {
+        tensors.push(matrix(
+            "output.weight",
+            vocabulary(options).len(),
+            width,
+            4. / (width as f32).sqrt(),
+            options,
+            &mut random,
+        ));
+    }
+    tensors.push(vector("output_norm.weight", width, 1., &mut random));
+    tensors
+}
+
+fn matrix(name: &str, rows: usize, columns: usize, scale: f32, options: &TinyModel, random: &mut Random) -> TensorRow {
+    let values: Vec<f32> = (0..rows * columns).map(|_| random.next() * scale).collect();
+    let (dtype, type_number) = if options.quantized { (GgmlDType::Q8_0, 8) } else { (GgmlDType::F32, 0) };
+    let tensor = Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap();
+    let data = QTensor::quantize(&tensor, dtype).unwrap().data().unwrap().into_owned();
+    (name.to_owned(), vec![rows, columns], type_number, data)
+}
+
+fn vector(name: &str, size: usize, center: f32, random: &mut Random) -> TensorRow {
+    let data = (0..size).flat_map(|_| (center + random.next() * 0.2).to_le_bytes()).collect();
+    (name.to_owned(), vec![size], 0, data)
+}
+
+fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
+    let architecture = options.architecture;
+    let tokens = vocabulary(options);
+    let plain = tokens.len() - SPECIALS.len() - options.markers.len();
+    let markers = options.markers.iter().map(|(_, kind)| *kind);
+    let merges = [MERGES, options.merges].concat();
+    let kinds: Vec<i32> =
+        std::iter::repeat_n(1, plain).chain(markers).chain(std::iter::repeat_n(3, SPECIALS.len())).collect();
+    let (mut out, mut entries) = (Vec::new(), 0);
+    let mut add = |key: &str, kind: u32, value: &[u8]| {
+        text(&mut out, key);
+        out.extend(kind.to_le_bytes());
+        out.extend(value);
+        entries += 1;
+    };
+    add("general.architecture", 8, &string(architecture));
+    add("general.license", 8, &string("apache-2.0"));
+    let sizes = [
+        ("context_length", options.context),
+        ("block_count", (options.blocks + options.zero_blocks) as u32),
+        ("embedding_length", options.width as u32),
+        ("feed_forward_length", 2 * options.width as u32),
+        ("attention.head_count", HEADS as u32),
+        ("attention.head_count_kv", KV_HEADS as u32),
+        ("rope.dimension_count", (options.width / HEADS) as u32),
+    ];
+    for (key, size) in sizes {
+        add(&format!("{architecture}.{key}"), 4, &size.to_le_bytes());
+    }
+    add(&format!("{architecture}.attention.layer_norm_rms_epsilon"), 6, &1e-5f32.to_le_bytes());
+    add("tokenizer.ggml.model", 8, &string("gpt2"));
+    add("tokenizer.ggml.pre", 8, &string("smollm"));
+    add("tokenizer.ggml.tokens", 9, &array(8, tokens.iter().map(|token| string(token))));
+    add("tokenizer.ggml.token_type", 9, &array(5, kinds.iter().map(|kind| kind.to_le_bytes().to_vec())));
+    add("tokenizer.ggml.merges", 9, &array(8, merges.iter().map(|merge| string(merge))));
+    add("tokenizer.ggml.bos_token_id", 4, &(tokens.len() as u32 - 2).to_le_bytes());
+    add("tokenizer.ggml.eos_token_id", 4, &(tokens.len() as u32 - 1).to_le_bytes());
+    for (key, text) in options.named_tokens {
+        let id = tokens.iter().position(|token| token == text).unwrap();
+        add(key, 4, &(id as u32).to_le_bytes());
+    }
+    if let Some(template) = options.template {
+        add("tokenizer.chat_template", 8, &string(template));
+    }
+    if let Some(template) = options.tool_template {
+        add("tokenizer.chat_template.tool_use", 8, &string(template));
+    }
+    (out, entries)
+}
+
+/// The byte alphabet, the merged tokens, the markers and the special tokens.
+fn vocabulary(options: &TinyModel) -> Vec<String> {
+    let plain = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    let mut tokens: Vec<String> = (0..=255u8).filter(plain).map(|byte| char::from(byte).to_string()).collect();
+    tokens.extend((0x100..0x144u32).map(|code| char::from_u32(code).unwrap().to_string()));
+    tokens.extend(MERGES.iter().map(|merge| merge.replace(' ', "")));
+    tokens.extend(options.markers.iter().map(|(marker, _)| (*marker).to_owned()));
+    tokens.extend(SPECIALS.iter().map(|special| (*special).to_owned()));
+    tokens
+}
+
+fn array(kind: u32, items: impl ExactSizeIterator<Item = Vec<u8>>) -> Vec<u8> {
+    let mut out = kind.to_le_bytes().to_vec();
+    out.extend((items.len() as u64).to_le_bytes());
+    items.for_each(|item| out.extend(item));
+    out
+}
+
+fn string(value: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    text(&mut out, value);
+    out
+}
+
+fn text(out: &mut Vec<u8>, value: &str) {
+    out.extend((value.len() as u64).to_le_bytes());
+    out.extend(value.as_bytes());
+}
+
+/// SplitMix64, scaled to numbers from -1 to 1.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^= mixed >> 31;
+        (mixed >> 40) as f32 / (1u32 << 23) as f32 - 1.
+    }
+}
