@@ -1,6 +1,7 @@
 //! The imports between modules match docs/architecture.md, and there are no import cycles.
 #![cfg(test)]
 
+mod doc_paths;
 mod module_graph;
 mod schema_names;
 
@@ -12,7 +13,7 @@ use module_graph::{Graph, Module, absolute, mentions, mentions_outside_tests, so
 
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
-fn repository(path: &str) -> PathBuf {
+pub fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
@@ -35,7 +36,7 @@ fn documented(subject: &str) -> Vec<(String, BTreeSet<String>)> {
 }
 
 /// The crates of the workspace: their names without the prefix `outpost-`, and their folders.
-fn crates() -> Vec<(String, PathBuf)> {
+pub fn crates() -> Vec<(String, PathBuf)> {
     let folders = fs::read_dir(repository("crates")).unwrap().map(|entry| entry.unwrap().path());
     let named = folders.map(|folder| (folder.file_name().unwrap().to_str().unwrap().to_owned(), folder));
     named.chain([("outpost".to_owned(), repository(""))]).collect()
