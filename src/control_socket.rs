@@ -3,6 +3,9 @@
 //!
 //! A process that can open the data folder (0700) can read the database anyway, so the socket needs no key. Requests
 //! and replies are one JSON object per line.
+//!
+//! It is a socket rather than an admin endpoint, because these commands must work for the owner of the data folder
+//! without an API key, and no network endpoint should be able to read everything.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};

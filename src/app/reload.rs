@@ -1,4 +1,8 @@
 //! Applies what can be replaced while the server runs.
+//!
+//! A reload changes everything or nothing: after a mistake in the file, the server continues with its previous
+//! settings. Memory, `max_running` and the store need a restart, because they size buffers, leases and connections when
+//! the server starts, and replacing them while requests run would need a second way to start each of these.
 
 use std::sync::Arc;
 use std::time::Duration;

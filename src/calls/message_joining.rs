@@ -1,5 +1,8 @@
 //! Joins messages for chat templates, many of which support only one system message, at the beginning, and want the roles
 //! to alternate.
+//!
+//! Items of the Responses API are finer than messages: two user messages in a row are common. They are joined in the
+//! prompt, and stored as they were sent. The messages of chats reach the template as they are.
 
 use crate::engine::Message;
 

@@ -3,6 +3,11 @@
 //! An alias is replaced by the ID of its model, except for a tuned model that the request cannot use: errors then name the
 //! alias, because the ID names another project. [`TunedModels::resolve_alias`](super::fine_tuning::TunedModels::resolve_alias)
 //! is for requests that may use tuned models.
+//!
+//! An alias is replaced before anything else is decided. Permissions, limits, metering and the response then know only
+//! IDs, so an alias can neither grant access nor split the usage of a model. OpenAI does the same with its own aliases;
+//! Ollama's API repeats the name of the request, as Ollama does. A model always takes precedence over an alias, which
+//! must not hide a model that is installed later.
 
 use super::blocking::run_blocking;
 use crate::engine::{Engine, ModelInfo};

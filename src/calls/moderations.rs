@@ -1,4 +1,7 @@
 //! Moderation: which categories of harmful content texts belong to, according to a classifier.
+//!
+//! OpenAI's names of moderation models need an alias, like `gpt-4o`. Only a request without a model gets a default,
+//! because OpenAI's clients may leave the field out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

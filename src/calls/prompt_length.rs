@@ -1,4 +1,7 @@
 //! Checks of a prompt's length and of other fields that depend on the model.
+//!
+//! Before tokenization, the length of the messages of users and tools gives a lower bound on the number of tokens.
+//! Requests that cannot fit into the context, the rate limit or the budget are refused because of this bound alone.
 
 use super::dialect::Dialect;
 use super::errors;

@@ -1,4 +1,6 @@
 //! Requested log-probabilities of a prompt's tokens.
+//!
+//! Upstream models refuse the option, because servers report prompts in different forms.
 
 use crate::engine::MAX_TOP_LOGPROBS;
 use crate::error::{Error, Result};

@@ -1,4 +1,9 @@
 //! The sampling parameters of a request, and the defaults for those that it leaves open.
+//!
+//! The defaults are those of llama.cpp: temperature 0.8, `top_k` 40, `top_p` 0.95, `min_p` 0.05. With OpenAI's
+//! (temperature 1 over the whole vocabulary), a small model drifts into nonsense and generates until its context is
+//! full. They do not depend on the API: Ollama's differ slightly, but a user who changes the client expects the same
+//! text.
 
 use std::sync::Arc;
 

@@ -1,4 +1,8 @@
 //! Finds and reads the configuration file.
+//!
+//! No file is read from the working directory, because such a file could redirect the store or open the server to the
+//! network for anyone who is lured into running a command there. A mistake in the file stops every command, because a
+//! setting that is silently ignored is found much later than an error with a line.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};

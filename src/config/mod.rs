@@ -3,6 +3,10 @@
 //! The arguments are the schema: `keys` names the key of each argument in the file, and the values of a file become the
 //! defaults of the arguments. Flags, variables and the file are therefore read by the same parsers, and a flag takes
 //! precedence over a variable, a variable over the file, and the file over the built-in default.
+//!
+//! A separate structure for the file would repeat all settings, and could drift from them. The price: clap's `requires`
+//! and `conflicts_with` do not see defaults, so [`Config::new`] checks what depends on another setting, and a switch
+//! that the file sets is unset only by its variable.
 
 mod arguments;
 mod choices;

@@ -3,6 +3,10 @@
 //! Protects against DNS rebinding: a malicious site can let its own name resolve to this server's address and then send
 //! requests as if they were same-origin. A name is therefore allowed only if it cannot be registered in the public DNS,
 //! or if the operator configured it. With TLS the certificate protects against this, and any name is allowed.
+//!
+//! Ollama checks names only on loopback. Here a plain HTTP server that other machines can reach is protected as well,
+//! and the error names the option that allows a name. With TLS, operators need not configure their own names a second
+//! time.
 
 use std::net::IpAddr;
 use std::sync::Arc;

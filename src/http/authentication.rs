@@ -1,4 +1,7 @@
 //! Authentication: resolves the bearer token to an [`Access`] before any handler runs or body is read.
+//!
+//! It is middleware of the mounts and runs before routing. No handler can therefore omit the check, and a request
+//! without a key gets a 401 for every path, known or not.
 
 use std::fmt::Display;
 use std::future::{Ready, ready};

@@ -4,6 +4,10 @@
 //! Such a proxy appends the address of its client to `X-Forwarded-For` or `Forwarded`, so these headers are read from
 //! right to left: each entry was written by the hop to its right, and only entries from trusted proxies are used. The
 //! first address that is not a trusted proxy is the client. The client itself sent everything to the left of it.
+//!
+//! Limits per address never apply to a trusted proxy. If it forwards no readable address, its requests are not
+//! throttled, and the log says so once. Otherwise all clients of the proxy would share one limit, so any of them could
+//! lock out the others.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -9,6 +9,13 @@
 //! [`Stream`] is the socket for the layers above. It returns an error once this module has closed its connection.
 //! The operating system monitors writes. If sent bytes are not acknowledged, or the client's receive window stays
 //! closed, for [`WRITE_TIMEOUT`], it ends the connection.
+//!
+//! Refusing new clients would let the connections that hold the slots keep them indefinitely. The rule is "oldest" and
+//! not "longest idle", because a client can look busy by sending a byte now and then. Health probes fit into what
+//! neither kind of connection may take. `TCP_USER_TIMEOUT` (Linux only) covers unacknowledged bytes and closed receive
+//! windows for every response, with and without TLS; a timer in the HTTP layer would have to wrap every body.
+//! `TCP_NOTSENT_LOWAT` limits the unsent data that the kernel buffers for one connection to 64 KiB, without limiting
+//! throughput.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;

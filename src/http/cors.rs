@@ -3,6 +3,9 @@
 //! API keys are sent in a header, never as cookies, so requests with credentials in the sense of the standard are not
 //! supported. A page therefore needs a key to do anything, and may send and read any header. The exception is a page of an
 //! origin that is named explicitly, with `--keyless-project` (see `keyless`).
+//!
+//! This is not actix-cors, which answers preflights of other origins with errors in its own format. Without
+//! credentials, little code is needed.
 
 use actix_web::Error as ActixError;
 use actix_web::HttpResponse;

@@ -1,6 +1,9 @@
 //! The dashboard: files embedded in the binary, and their security headers.
 //!
 //! It is an ordinary API client that uses the key its user signed in with. No cookie is set, so there is no CSRF.
+//!
+//! The dashboard has no endpoint of its own. Where it needs something new, the public API is extended, so access is
+//! decided in one place.
 
 use std::collections::BTreeMap;
 use std::io::Write;

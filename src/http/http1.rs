@@ -8,6 +8,11 @@
 //! The library parses and queues all requests that it can read, about 5 KiB each, before it answers the first.
 //! Therefore it gets the head of a request only after the response to the previous request is sent. Data that a client
 //! sends early waits in the kernel, except [`READ_BYTES`] bytes, which are read to detect that the client disconnects.
+//!
+//! actix has no hooks to change any of this. It also accepts lines that end with a bare LF, and reads the body of a
+//! request that offers a WebSocket upgrade until the connection ends; `Upgrade` headers are therefore removed, as RFC
+//! 9110 allows. It parses up to 128 KiB of pipelined requests before it checks the limit of its queue: 200 requests of
+//! 50 bytes took 1.1 MB. If a client disconnects with unread pipelined requests, the server notices at its next write.
 
 mod chunked_decoder;
 mod head;

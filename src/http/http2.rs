@@ -5,6 +5,9 @@
 //! take the next chunk of its response within [`WRITE_TIMEOUT`] is reset, and what is behind it is dropped. If all
 //! others wait for their client as well, the connection ends. A handler ends when its stream is reset or its connection
 //! is gone.
+//!
+//! None of this can be configured in actix. The limits are 64 streams, 32 KiB of headers, and 20 s for the next 8 KiB
+//! of a response. A single stalled stream is reset, so a page that leaves one download unread keeps its other streams.
 
 use std::cell::Cell;
 use std::net::SocketAddr;

@@ -5,6 +5,10 @@
 //! What is accepted must come from a program on this machine. The peer's address excludes other machines, and the host
 //! name DNS rebinding. A web page on this machine is recognised by what browsers add to its requests: `Origin` and
 //! `Sec-Fetch-Site`. A proxy on this machine is recognised only by the headers that it adds.
+//!
+//! A token that contains `opk_` is never a placeholder, so a mistyped key is refused and never acts for another
+//! project. Any origin (`--cors-origin '*'`) does not count, because it was meant for pages that have a key. Every path
+//! that calls models is included, because programs list models at one path and chat at another.
 
 use actix_web::HttpRequest;
 use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};

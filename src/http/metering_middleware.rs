@@ -2,6 +2,9 @@
 //!
 //! A request is charged to its project's rate limit before its body is read. Its usage is durable before the response
 //! is sent; a stream closes its usage recorder itself.
+//!
+//! Management requests count too: the limit protects the server, not only the models. Only requests that read or change
+//! the limits themselves do not count.
 
 use std::sync::Arc;
 use std::time::Duration;

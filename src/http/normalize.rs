@@ -1,5 +1,8 @@
 //! Normalizes requests before they are routed: a path is the same with and without a trailing slash, paths that other servers
 //! have outside of `/v1` are those of a mount, and HEAD is GET without the body.
+//!
+//! Those paths are a fixed list and not a mount, because a scope at the root would require a key for every unknown
+//! path. Paths below them, such as `/models/{id}`, are not mapped.
 
 use std::convert::Infallible;
 use std::pin::Pin;

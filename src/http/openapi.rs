@@ -1,5 +1,8 @@
 //! The OpenAPI document, and the responses that follow from it: 404 for unknown paths, 405 with `Allow` for unknown
 //! methods.
+//!
+//! The document is generated from the route registrations that actix itself uses, so `Allow` always matches what is
+//! served.
 
 mod path_suggestion;
 mod responses;

@@ -1,5 +1,14 @@
 //! The two formats of successful responses: the spec's envelope on `/v1`, OpenAI's body on `/openai/v1` and for OpenAI's
 //! SDKs.
+//!
+//! OpenAI's fields have OpenAI's types on both mounts, because clients convert a file's `created_at` with the same code
+//! whatever the base URL is. Times in other fields are RFC 3339 on `/v1`.
+//!
+//! OpenAI's SDKs are recognised by `x-stainless-lang`, which every SDK that Stainless generates sends and nothing else
+//! does. Programs built on them append `/v1` to an address and then require `object: "chat.completion"`, so the
+//! envelope would shut them out. A setting of the key would not help, because users of such programs do not know of it,
+//! and the `User-Agent` is set by the programs. A proxy that removes the header turns success into an error that names
+//! `object`, never into wrong data.
 
 use std::fmt::Display;
 

@@ -14,6 +14,10 @@
 //! A request takes its room at once and waits for it at most [`WAIT`], while it holds none. So requests cannot wait for
 //! each other. Those that wait are served in the order in which they came, except that one whose client has used up its
 //! share does not hold up others.
+//!
+//! Conversations are not streamed from the store: a snapshot that is held for a slow client keeps old pages, and
+//! reading in parts would break off when the conversation changes. The allocator stays glibc's, because bounded
+//! responses leave it little to retain.
 
 mod room;
 

@@ -1,4 +1,9 @@
 //! The actix server: the application, its limits, its listener.
+//!
+//! HTTP runs on sockets of its own and not on actix's `HttpServer`, which only lends a reference to the socket, once.
+//! To close a connection from outside, and to apply the limits to the TLS handshake, the server needs to own it.
+//! `actix-server` and actix's HTTP/1 are still used, with two hidden functions on which `HttpServer` itself builds:
+//! `AppConfig::__priv_test_new` and `graceful_shutdown_signal`.
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};

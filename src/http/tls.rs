@@ -1,5 +1,8 @@
 //! Certificates: from files, or generated once and stored beside the database. Both can be replaced while the server
 //! runs: new handshakes get the new certificate, and open connections stay.
+//!
+//! The files are polled once a second, which works on every file system, through symbolic links and in containers,
+//! where notifications are unreliable.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};

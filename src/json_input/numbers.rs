@@ -1,4 +1,7 @@
 //! Numbers that JSON can write and this server cannot keep: it has integers of 64 bits and floats of double precision.
+//!
+//! A rounded ID would be worse than none. serde_json's `arbitrary_precision` is off: it makes every number a text, and
+//! breaks untagged and flattened types.
 
 /// The numbers of a JSON text that are read as another number, each as that number and as it was written. Reads a text
 /// that is not valid JSON without complaint.

@@ -7,6 +7,9 @@
 //! Structs are read only from objects. A derived `Deserialize` also accepts an array, with the fields in order: then
 //! `[null, null]` would rotate a key. (This has no effect inside untagged enums, where serde deserializes from its own
 //! buffer.)
+//!
+//! A check of the first byte of the body would not cover nested objects; the wrapper requires a map for a struct at
+//! every depth.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;

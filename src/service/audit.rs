@@ -1,5 +1,9 @@
 //! The audit log: every change with its key, time and reason. Rows are written in the transaction of the change, so a
 //! change and its row are atomic.
+//!
+//! A time window is not looked up by ID. After the clock is set back, new IDs are ahead of it, so a jump to the ID of
+//! `end_time` could miss rows. Only `start_time` can end a search early, because the time in an ID is never before the
+//! time of its row.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

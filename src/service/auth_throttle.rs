@@ -7,6 +7,12 @@
 //!
 //! Concurrent requests may all pass before the first failure is counted. The number of connections limits the excess,
 //! and each gets only the error of its own key.
+//!
+//! A valid key works from a throttled address, because many clients can share one behind NAT. This does not help an
+//! attacker: a secret has 256 random bits, so no rate of guesses finds one. The limit protects the database, and limits
+//! how many response times an attacker can measure. Malformed keys, which broken clients send, never prevent a new key
+//! from working. Failures with the correct secret of a revoked or expired key are not counted, because it was not
+//! guessed.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

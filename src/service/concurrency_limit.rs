@@ -1,5 +1,8 @@
 //! A limit on concurrent requests of one kind: one bound for all, and a lower one for each project and each client
 //! address, so that neither one project nor one address can keep out the others.
+//!
+//! Without the limit per address, a client with keys of four projects could take all slots. Behind a trusted proxy, the
+//! forwarded address counts.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,4 +1,7 @@
 //! Files: training data, and the requests and results of batches. Their content is stored in chunks.
+//!
+//! The content is in the database, so one backup and one quota cover everything, a file and its audit row are written
+//! in one transaction, and no path is ever derived from what a client sends.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -2,6 +2,11 @@
 //!
 //! The result is stored in the transaction of the effect, so a crash leaves both or neither. The writer runs closures
 //! one at a time: of concurrent requests with one key, the first takes effect and the others find its result.
+//!
+//! There is no state "in flight". The key is passed in `Access` to the one function that all management writes call.
+//! The stored value is the service's result and not the response, because each mount renders it in its own format. A
+//! replay requires that the API key could still make the request now; the code of each write states the required
+//! access.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

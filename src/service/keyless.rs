@@ -1,5 +1,8 @@
 //! The key that stands for requests without one, so that they are limited, metered and revoked like others. Its secret is
 //! discarded.
+//!
+//! With a key of its own, authentication, the audit log and revocation need no special case. The key is found by its
+//! name and scope, so a restart does not create another one unless it was revoked.
 
 use std::sync::Arc;
 

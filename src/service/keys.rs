@@ -1,4 +1,9 @@
 //! API keys: authentication, and the life cycle of a key.
+//!
+//! A wrong secret takes the same reads whether its key exists or not: each refusal of a well-formed key takes two
+//! lookups, one of which finds a record, that of the key or of another one in its place. Otherwise response times would
+//! reveal which IDs exist. Caching IDs that do not exist would not help, because an attacker tries each ID only once.
+//! Only a key whose secret was correct is loaded into memory.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};

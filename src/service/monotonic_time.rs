@@ -4,6 +4,9 @@
 //! the uptime when the wall clock falls behind. Each change of a key, each observed end and a clean stop store the
 //! time, and loading a key continues from there, so a restart does not turn the clock back either. (A crash may, to the
 //! last change.)
+//!
+//! If the clock once ran ahead, later values of `previous_valid_until` are ahead too. `expires_at` follows the system
+//! clock alone, so that correcting a wrong clock does not disable a key.
 
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 

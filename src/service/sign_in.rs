@@ -3,6 +3,11 @@
 //! A link has a random token in its fragment, which browsers do not send. The dashboard exchanges the token for the secret of
 //! a new admin key that expires. Only the digests of the tokens are kept, in memory, so a restart ends all links. Whoever
 //! has access to the data folder, or sees the terminal in which the server starts, may have a link.
+//!
+//! A start prints a link and not the admin key, because standard output is often kept: the journal of systemd is
+//! readable for a group of users, and containers keep it for years. A link is used up when it is opened, ends by itself
+//! and gives a key of 12 hours, so what was printed is worth nothing later. A path or query would be in access logs of
+//! proxies. A store would have to keep the tokens from other nodes, backups and replicas, for ten minutes of use.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

@@ -1,5 +1,8 @@
 //! Generated images that are stored for a limited time. A client with the signed URL can fetch an image without a key
 //! until the URL expires.
+//!
+//! They are in the database, because they are small compared with uploads and expire soon. Files would need a sweeper
+//! for folders, a second durability mechanism, and paths derived from requests.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! Progress reporting of long transfers.
+//!
+//! A transfer polls `Progress::is_cancelled` ten times a second where it reports progress anyway, and during waits that
+//! a hub asks for. Downloads, pip and npm need no other interface for cancellation.
 
 use std::io::{self, IsTerminal, Write};
 

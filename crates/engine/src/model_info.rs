@@ -1,4 +1,7 @@
 //! What is known about a model without loading it.
+//!
+//! The capabilities of a model are what this server does with it today, not what it could do elsewhere. A model with a
+//! problem has none.
 
 use outpost_common::clock_rng::Timestamp;
 

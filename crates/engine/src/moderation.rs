@@ -3,6 +3,11 @@
 //! Every publisher names labels differently. A table has the labels of well-known classifiers with OpenAI's categories; the
 //! settings of a model take precedence over it. A label of a moderation model that is in neither counts as harmful under
 //! its own name, because content that is flagged by mistake does less damage than content that is missed.
+//!
+//! A classifier without any label that is known to be harmful does something else, so it is refused rather than
+//! trusted. `obscene` has no category: it means swear words, and `sexual` would be wrong. If the scores of a model add
+//! up to 1, a harmful text may be split between several harmful labels, each below the threshold. Their sum is
+//! therefore compared with the threshold, and the most likely one applies.
 
 use std::collections::BTreeMap;
 

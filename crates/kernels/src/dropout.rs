@@ -1,5 +1,8 @@
 //! Dropout (Srivastava et al. 2014, <https://jmlr.org/papers/v15/srivastava14a.html>) with a mask that is computed from
 //! a key, so that it need not be kept.
+//!
+//! The key depends on the seed, the number of steps, the number of passes since the last step, the module and the
+//! element. Recomputed layers and resumed training therefore need no stored state.
 
 use crate::Pool;
 use crate::buffer::SharedSlice;

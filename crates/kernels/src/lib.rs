@@ -4,6 +4,11 @@
 //! time. A [`Pool`] holds that choice and the threads; every operation takes a pool. Results do not depend on batching
 //! or on the number of threads: a row gives the same bits alone and in a batch. Instruction sets differ in the last
 //! bits.
+//!
+//! candle's quantized dot products are scalar in a portable build, and its repacked ones require matrix widths that
+//! small models do not have. As a crate of its own, this one is optimized in the dev profile too, and it contains all
+//! `unsafe` code. On the CPU the server uses only these kernels; candle computes on GPUs, and tests use its formats and
+//! decoders as a reference.
 
 mod activation_functions;
 mod attention;

@@ -4,6 +4,9 @@
 //! than that. Idle workers therefore spin for tens of microseconds before they sleep. Tasks are claimed one by one from
 //! an atomic counter. If the system preempts a thread, the other threads wait only for the task that it runs. They yield
 //! and then sleep while they wait, so they do not take a core from other processes.
+//!
+//! The number of threads is an argument. candle's thread pools read theirs from the environment, so the server does not
+//! use them.
 
 #[cfg(all(test, loom))]
 mod loom_tests;

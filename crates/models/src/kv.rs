@@ -3,6 +3,10 @@
 //!
 //! Blocks belong to neither a model nor a sequence. The engine's scheduler counts their references and passes each step
 //! the block table of every row. Several sequences can therefore share a block. A full block is never written again.
+//!
+//! Keys and values are never widened in memory and never copied. The scheduler counts blocks and knows nothing about
+//! tensors; an arena stores the blocks and knows nothing about sequences. Several choices for one prompt need no fork
+//! operation, because the later choices find the prompt in the prefix cache.
 
 use std::any::Any;
 use std::fmt;

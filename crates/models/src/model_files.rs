@@ -5,6 +5,10 @@
 //! files of their own beside models, and some have the same ending. On a disk of another system, macOS writes an AppleDouble
 //! file `._model.safetensors` beside each `model.safetensors`. What is left out is reported, so that no file disappears without a
 //! word.
+//!
+//! Names decide, not contents, because a listing must not open files. Where a name is not certain (an importance
+//! matrix), the file is ignored only if another one can be the model. Of safetensors, the single file takes precedence
+//! over the index, as in transformers; the same holds for components of image models.
 
 use std::fmt;
 use std::fs;

@@ -2,6 +2,9 @@
 //!
 //! The gold lexicon is checked by hand, the silver one is generated. A pronunciation is a string, or an object of strings by
 //! part of speech (`NOUN`, `VERB`, …). The part `None` holds before a pause. `null` means that the word is spelled.
+//!
+//! Lexicons are read in the server and not in a child process: they must be in its memory anyway, reading them is
+//! linear code without regular expressions or templates, and their bytes and entries are limited before.
 
 use std::fmt;
 

@@ -1,4 +1,7 @@
 //! Stored agents. The content is in the versions of an agent. The record has the range of versions.
+//!
+//! The current state is the newest version. Nothing is stored twice, so the bytes that count toward the project's quota
+//! can be verified.
 
 use serde::{Deserialize, Serialize};
 

@@ -3,6 +3,10 @@
 //! A process asks the database several times a second who is alive, what has changed, and what time it is. What it caches
 //! may be used only while the last answer is fresh, so that a revoked key is refused on every node within a second, even on
 //! one that has lost the database.
+//!
+//! The clock of a shared store is the database's. A node adds its uptime to the time that the database showed. Of the
+//! last sixteen samples, the one with the shortest round trip counts, because its error is at most half of that. So
+//! grace periods and expiry do not depend on the clocks of the nodes.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicI64, AtomicU64};

@@ -3,6 +3,10 @@
 //! not forgery. Only this file uses bincode.
 //!
 //! Records of layout 2 and older have no CRC-32. The top bit of the version byte marks those that have one.
+//!
+//! redb's normal reads verify no page checksum, so without the CRC a flipped bit in a message was returned as text. A
+//! MAC on all records would cost more for every usage record and add no protection: a process that can write to the
+//! file can also replace it with an older copy.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -2,6 +2,9 @@
 //!
 //! Rows are numbered in the order of the transcript. A number is never used again while the conversation exists, so
 //! rows may have gaps, and what refers to a row never refers to another message.
+//!
+//! The JSON of a message is stored as text. A client gets back exactly what it sent, even if messages have new fields
+//! in the future.
 
 use serde::{Deserialize, Serialize};
 

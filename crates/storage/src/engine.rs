@@ -2,6 +2,9 @@
 //!
 //! [`transaction`](super::transaction) adds records to it. A read sees one snapshot. A write closure may run more than
 //! once, so an engine may discard what it did and run it again.
+//!
+//! Records, MACs, checks and all rules are above the port. Write closures are synchronous. Asynchronous ones would have
+//! kept a transaction open while each of them waits for a remote database.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

@@ -3,6 +3,9 @@
 //! All layers from `storage` to `http` return [`Error`]. Its `message` tells the caller what was wrong, with which
 //! value, and what would be right. Details for the operator go into [`Error::with_cause`] and are logged with the
 //! request id.
+//!
+//! The engine and the model readers have errors of their own, which `calls` translates. The text that a client sees is
+//! therefore written where the condition is known.
 
 use std::fmt;
 use std::time::Duration;

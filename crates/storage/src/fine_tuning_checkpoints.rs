@@ -1,4 +1,9 @@
 //! Stored adapters that fine-tuning jobs have trained, and the names of the models that they are.
+//!
+//! Adapters and saved states are in the database. A checkpoint, the state to continue from and the end of a job are
+//! stored in one transaction, so a crash leaves nothing half-served, and a job never repeats a checkpoint. Backups,
+//! quotas and the integrity check cover them without code of their own. The price is the size of the database: a state
+//! takes 12 bytes for each parameter of the adapter, and is replaced every two minutes.
 
 use std::ops::ControlFlow;
 

@@ -3,6 +3,9 @@
 //! 48 bits of milliseconds since 1970 are followed by a 16-bit counter within the millisecond and 64 random bits, so
 //! that a process generates ids in ascending order. The text form is the prefix and 32 lowercase hexadecimal digits.
 //! Nothing else parses, so each id has one spelling.
+//!
+//! IDs have no node part: with 64 random bits, two nodes do not generate the same one, and a node's number would tell
+//! nothing that a user may rely on.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,8 @@
 //! Files that only their owner may read, written atomically.
+//!
+//! A secret file that other users can read gets mode 0600, with a warning. ssh refuses such a key. If the server
+//! refused to start after a backup was restored with wrong modes, the outage would protect nothing, because the file
+//! may already have been read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};

@@ -1,4 +1,9 @@
 //! Transactions with typed reads and writes, on top of an [engine](super::engine).
+//!
+//! Space is reserved by table, where records are written: each table has a class, and `WriteTx::put` refuses bulk and
+//! content, so no feature can forget the check, and deletions always work. The free space is measured once per
+//! transaction, and what the transaction has written is subtracted. A check at the edge of each endpoint would race
+//! with other writers. Quotas do not help, because a disk is smaller than the sum of quotas.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;

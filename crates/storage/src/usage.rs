@@ -3,6 +3,14 @@
 //! A series is the combination of API key, endpoint and model that a request is counted under. Raw records and sums
 //! refer to it by number to stay small. They change in one transaction, so they are always consistent. Requests whose tokens
 //! are estimated have series of their own, so that records and sums of every width can be told apart by their series.
+//!
+//! A mark for estimates in each record would change the format of the largest table. A table that marks series leaves
+//! the records as they are.
+//!
+//! Sums in memory that are written periodically would be cheaper, but a crash would lose or duplicate counts. On a
+//! shared store, the number of the node ends the key of a sum, and reports add them up: if nodes shared the rows, all
+//! metered requests would conflict. For the same reason, the last use of a key is stored at most every ten seconds
+//! there.
 
 use std::ops::ControlFlow;
 

@@ -1,4 +1,8 @@
 //! Sends requests to the targets of upstream models.
+//!
+//! Connections belong to two threads of their own and not to an actix worker, so that a busy worker does not delay
+//! others, and the parsing of events does not take its time. There is no HTTP/2: the servers that run models speak
+//! HTTP/1.1.
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -6,6 +6,10 @@
 //! a client of the API sends can make the server call anything else.
 //!
 //! This module knows HTTP, but not what the requests mean. The module `calls` builds and reads them.
+//!
+//! A request that could name an address would let a tenant reach whatever the server reaches. For the same reason
+//! redirects are not followed, proxies of the environment are not used, and a target's error message is passed on only
+//! if it has no URL and no name of the target.
 
 mod address;
 mod attempt;

@@ -4,6 +4,10 @@
 //! program would then not start on a machine without CUDA. `[patch.crates-io]` of the workspace puts this crate in the
 //! place of cudarc. It is the real cudarc with the feature `dynamic-loading`, and some functions that are safe to call on
 //! every machine: cudarc panics in a function whose library is missing.
+//!
+//! The alternatives were a copy of candle's manifest, and `RUSTFLAGS='--cfg feature="dynamic-loading"'`, which applies
+//! to every crate and breaks without `--target`. The CUDA runtime, which the quantized kernels need, is linked
+//! statically.
 
 use std::ffi::c_int;
 use std::sync::LazyLock;

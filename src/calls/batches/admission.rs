@@ -2,6 +2,8 @@
 //!
 //! While an interactive request waits for the engine, none begins. While one runs, one request of a batch runs at a time.
 //! Otherwise up to [`MAX_RUNNING`] run, which the engine computes together.
+//!
+//! Requests of batches wait outside the engine until it has room, so the engine needs no second priority.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -5,6 +5,10 @@
 //! ([`admission`]).
 //!
 //! If nodes share the store, each loop claims a batch before its next step, and gives it up afterwards.
+//!
+//! Batches are exempt from the rates, which keep clients from crowding out each other: requests of batches already give
+//! way, so a rate would only make them fail. The budget is what the project may spend. A batch that exceeds it waits,
+//! because its results would otherwise be thousands of equal errors.
 
 mod admission;
 mod requests;

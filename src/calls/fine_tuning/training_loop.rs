@@ -2,6 +2,9 @@
 //!
 //! If servers share the store, each claims a job before it trains it. A server that cannot train a job now leaves it to the
 //! others, and tries again later.
+//!
+//! Training is limited by the processor or the memory: two jobs at once would each take twice as long and need twice
+//! the memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,7 @@
 //! The models that jobs have trained, for requests of their project.
+//!
+//! A model is made known to the engine with its first request. Registering all of them at the start would read every
+//! adapter from the database; the name alone says whether to look for one.
 
 use std::sync::Arc;
 

@@ -2,6 +2,11 @@
 //!
 //! The decoder fills up what is missing at the end of a file with grey, as browsers do. A model would take the grey for a
 //! part of the picture.
+//!
+//! An end marker proves nothing, because a proxy or a tool may have appended it to half a file. So the file is decoded
+//! a second time with 64 other bytes before the marker. A decoder does not read them if the picture is complete, so any
+//! difference shows that it is not. This needs no second decoder and covers progressive files. Data that is missing in
+//! the middle is not noticed.
 
 const END_OF_IMAGE: u8 = 0xD9;
 /// The decoder reads ahead by fewer bytes.

@@ -3,6 +3,9 @@
 //! Images are metered in whole numbers. An unfinished image counts by its steps, rounded: from half of them on, it is an image. A
 //! preview that is made later shows the image, so a client that has it may well do without the image itself. Images of few steps
 //! are those of distilled models, which paint a whole image in every step.
+//!
+//! A fraction would change the largest tables and the API. A request that delivers something worth the whole is
+//! recorded before that, and its record is replaced at its end: one request stays one record.
 
 use crate::engine::ImageEvent;
 

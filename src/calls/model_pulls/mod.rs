@@ -6,6 +6,14 @@
 //! The server opens connections only in this module's [`installer`], only if it was started with `--allow-pull`, and only
 //! because an admin asks for it. Which private addresses it may reach, and which secrets it sends where, is decided by the
 //! settings of the server and never by a request.
+//!
+//! Pulls are off by default, because a firewall or an audit may depend on a server that opens no connection by itself.
+//! `--allow-pull` is therefore an option of the operator and not a setting that an admin key can change. If a request
+//! could name the hub, secrets or private hosts, every admin key could make the server send requests into its own
+//! network, or send its secrets to another host.
+//!
+//! Storing each pull, with a lease and its recovery, would be a lot of machinery for something that a user repeats with
+//! one click. Only the downloaded parts are worth keeping. The audit log has what must be known later.
 
 mod errors;
 mod installer;

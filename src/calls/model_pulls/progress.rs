@@ -1,4 +1,7 @@
 //! Turns the progress of a transfer into the status of a pull.
+//!
+//! A pull takes minutes, and browsers reload; so it belongs to the server and not to a request. Readers see only the
+//! latest state, so a slow reader delays nothing and needs no buffer.
 
 use std::time::Duration;
 

@@ -1,4 +1,7 @@
 //! Carries out the pulls, one at a time.
+//!
+//! A pull already uses several connections, and two pulls would compete for the same network and disk. Free space and
+//! names are also simpler to check: no other pull of this server changes them in the meantime.
 
 use std::sync::Arc;
 

@@ -3,6 +3,10 @@
 //! The files here build and read JSON. The calls themselves (`calls::chat`, `calls::embeddings` and so on) ask
 //! [`models::UpstreamModels`] whether another server runs a model, and branch. Admission, metering, conversations and the
 //! formats of responses are the same for both.
+//!
+//! Upstream models branch off here and not in the engine, because an upstream request has no device work to schedule.
+//! The deltas of a text are the only thing that both have in common, so limits, metering, conversations and the
+//! encoders of all APIs need no second path.
 
 mod bounded_list;
 pub mod byte_stream;

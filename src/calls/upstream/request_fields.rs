@@ -1,5 +1,9 @@
 //! The fields of requests that generate text. Those beyond OpenAI's API go only to servers that are known to have them;
 //! the others are refused rather than left out.
+//!
+//! Fields that the client leaves open are left open, because this server's defaults would override those that the
+//! operator of the target has chosen. Most servers ignore unknown fields silently, so fields beyond OpenAI's need a
+//! declared `api`.
 
 use std::sync::Arc;
 

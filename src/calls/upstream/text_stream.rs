@@ -1,4 +1,8 @@
 //! The deltas of a text that a target generates.
+//!
+//! Texts are always requested as streams: a client that disconnects is noticed at once, the first byte is early, and
+//! one timeout between two reads suits responses of any length. The last delta waits for the usage, because encoders
+//! send the usage when they have seen the last delta.
 
 use std::task::{Context, Poll};
 use std::time::Duration;

@@ -1,5 +1,8 @@
 //! Token counts as a target tells them, and whether they can be true. A count that cannot is not used: one lie would
 //! otherwise exhaust the rate limit and the budget of a project for months.
+//!
+//! The upper bound is the request's limit rather than the bytes received, because providers count reasoning that they
+//! do not send.
 
 use std::ops::RangeInclusive;
 

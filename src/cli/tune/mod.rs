@@ -1,4 +1,13 @@
 //! `outpost tune`: trains an adapter of a chat model in this process, without a server or a database.
+//!
+//! It trains here rather than in the server because it then needs no key, no project and no upload, and its result is a
+//! folder that every tool for adapters reads. A job written into the database could not run beside the server, which
+//! holds the lock. The costs are a second copy of the base model in memory while a server runs, and that the operating
+//! system divides the CPU instead of the scheduler. Both ways begin in `calls::fine_tuning::preparation`, so the same
+//! examples, options and seed give the same adapter; a test compares the bytes.
+//!
+//! A training that is ended with Ctrl-C keeps its adapter, because a person who watches the loss ends a training when
+//! it is good enough. The exit code is still 1, because a script has asked for all steps.
 
 mod arguments;
 mod destination;

@@ -3,6 +3,9 @@
 //! A batch is created and cancelled here. What runs it ([`crate::calls::batches`]) reports back through the methods of
 //! [`progress`]. The result of each request is stored in the transaction that records its usage, so a restart neither loses
 //! nor repeats one. When all have a result, the results become files.
+//!
+//! A file of results that grows during the batch would need a position that survives a crash, and the order of its
+//! lines would depend on when they are complete.
 
 mod batch;
 mod input;

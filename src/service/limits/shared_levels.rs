@@ -6,6 +6,11 @@
 //! known in advance. If a node is killed, its lease is lost.
 //!
 //! All amounts are in the [parts of a token](super::token_bucket).
+//!
+//! One exchange with the database per request would limit every project to what a row's lock allows. Fixed shares per
+//! node would admit a third of the rate if all clients use one of three nodes. Exchanges do not run in the writer's
+//! serializable transactions, because every group of writes would conflict with the other nodes. The database's clock
+//! refills the buckets, so the clocks of the nodes do not matter.
 
 use std::sync::Arc;
 use std::time::Duration;

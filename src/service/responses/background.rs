@@ -3,6 +3,10 @@
 //! What generates them ([`crate::calls::background_responses`]) reports back through the methods without an [`Access`] of a
 //! caller: the server itself calls them. The end of a response is stored in the transaction that records its usage, so a
 //! restart generates it again or not at all. If nodes share the store, that also requires that this process has claimed it.
+//!
+//! After a restart, a response is generated again from its beginning. Storing tokens as they are generated would cost
+//! writes for every token of every response, to save some seconds after a rare event. The seed is stored with the
+//! request, so the text is the same up to rounding.
 
 use serde_json::json;
 use tokio::sync::watch;

@@ -3,6 +3,8 @@
 //!
 //! Nothing of this is stored if the process has the store for itself. The parts do not count against quotas: they are
 //! bounded, and the steps of the whole output take their place.
+//!
+//! Counting the parts against quotas would change the project's row twice a second on every node.
 
 use super::Responses;
 use crate::error::Result;

@@ -3,6 +3,14 @@
 //!
 //! A key that may call models may also read and delete the responses of its project: clients fetch and delete what they
 //! have created, and whoever can continue a response learns what it says.
+//!
+//! The prompt is built from the chain. Storing the whole conversation with each response would take space that grows
+//! with the square of its length. The price is that a chain ends if one of its responses is deleted or expires.
+//! Responses are kept for 30 days, as OpenAI does: `store` is true if absent, and without a limit every response of a
+//! client that never deletes would stay.
+//!
+//! There is no list of responses. That a response of another project exists is not revealed to a request that would
+//! continue it, as in OpenAI's API. Elsewhere it is a 403, as for every resource.
 
 mod background;
 mod generations;

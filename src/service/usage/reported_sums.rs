@@ -1,6 +1,8 @@
 //! The sums of a report: stored sums, with audio split into input and output.
 //!
 //! A stored sum belongs to a series, and the endpoint of a series either takes audio or generates it.
+//!
+//! A record therefore has one amount of audio, and the split needs no new column.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -3,6 +3,8 @@
 //! Any large file has bytes that look like frames of MP3, so a decoder that searches for frames finds "sound" in every
 //! container that it does not know. So the signature decides first, and only a file without one is searched for frames
 //! (`frame_stream`).
+//!
+//! AVI and MPEG-TS are refused rather than read; ffmpeg converts them with one command.
 
 use std::borrow::Cow;
 

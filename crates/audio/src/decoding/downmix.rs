@@ -4,6 +4,10 @@
 //! one is swapped. So the energy of the mean is compared with that of the channels, in windows of a quarter of a second.
 //! Where the mean cancels, the loudest channel is used instead. A change from one to the other is a short cross-fade at
 //! the beginning of the window.
+//!
+//! The choice is made for each quarter of a second and not for the file, because decoding streams. The energy of the
+//! mix is compared with what unrelated channels would give, so that the threshold does not depend on the number of
+//! channels. Two thresholds and the cross-fade prevent flutter and clicks.
 
 use super::packet_decoder::Layout;
 use crate::error::AudioError;

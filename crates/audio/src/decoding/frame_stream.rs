@@ -4,6 +4,8 @@
 //! decoded, its frames are counted without decoding them. In a stream, a frame begins where the one before ends. If too
 //! much lies between the frames, or the row of frames breaks too often, the file is a container that is not known, or it
 //! is damaged so much that its text would be made up.
+//!
+//! In a damaged MP3 file, most frames still follow each other without a gap. In an unknown container they do not.
 
 use std::io::{self, Read, Seek};
 

@@ -1,4 +1,8 @@
 //! The length of a file, from all its packets but without decoding them.
+//!
+//! A request is admitted by its length before anything is decoded, and a container can claim any. Reading all packets
+//! takes milliseconds per hour of audio. If more is decoded than the packets claim, that counts; refusing such files
+//! would also refuse harmless ones with wrong times.
 
 use symphonia::core::io::MediaSource;
 use symphonia::core::packet::Packet;

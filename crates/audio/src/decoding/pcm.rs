@@ -2,6 +2,9 @@
 //!
 //! symphonia accepts only headers that are exactly right, and few kinds of samples. So the modules `wave`, `aiff`, `au` and
 //! `caf` read the headers, and symphonia reads a plain WAV header in front of the same samples.
+//!
+//! Forking or replacing symphonia's reader would duplicate its decoders. The window over the file repairs the header
+//! while it streams, and also converts 64-bit and big-endian samples.
 
 use std::io::{Read, Seek};
 use std::ops::Range;

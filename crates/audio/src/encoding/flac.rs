@@ -1,4 +1,6 @@
 //! FLAC (RFC 9639): 16 bits, mono, with fixed predictors, written block by block.
+//!
+//! The existing crate needs the whole signal before it writes the first byte.
 
 use super::bit_writer::BitWriter;
 use super::sample_bytes::{ENCODER_RATE, to_i16};

@@ -1,6 +1,14 @@
 //! MP3, by the fixed-point encoder shine.
 //!
 //! Decoders that check the Huffman codes refuse some of its frames of MPEG-2 (16 to 24 kHz), so it gets 48 kHz.
+//!
+//! MP3 is the default of OpenAI's API, so it is required. shine-rs is a Rust port of shine under the LGPL 2.0, which
+//! allows use in a program of another licence whose users can replace the library: the source of the whole program is
+//! public, and `[patch]` replaces a crate. LAME needs a C compiler. A younger encoder under MIT, and the AAC encoder of
+//! its authors, need Rust 1.95, while this project supports 1.91; so there is no `aac`. Neither shine nor a player's
+//! decoder knows how many samples to leave out at the beginning, so an MP3 begins 22 ms late. shine amplifies by 1.12,
+//! so samples are attenuated first. symphonia refused up to 42 % of shine's frames of 24 kHz, where ffmpeg is more
+//! tolerant.
 
 use shine_rs::{Mp3Encoder as Shine, Mp3EncoderConfig, StereoMode};
 

@@ -1,4 +1,8 @@
 //! Opus in OGG (RFC 7845).
+//!
+//! ropus decodes and encodes Opus, which symphonia lacks. It is a port of libopus in nearly safe Rust that is compared
+//! with it bit by bit, under BSD. unsafe-libopus is a machine translation with raw pointers, opus-decoder has no
+//! encoder, and bindings need a C compiler.
 
 use ropus::{Application, Bitrate, Channels, Encoder, FrameDuration, Signal};
 

@@ -2,6 +2,9 @@
 //!
 //! Containers and codecs are parsed where neither a crash nor an endless loop nor the memory that a hostile file asks
 //! for can harm the server: the child can open nothing, and its memory and CPU time are limited.
+//!
+//! symphonia panics on some damaged files when overflow checks are on, as they are here. The child turns a panic into
+//! an error for one request.
 
 mod child;
 mod parent;

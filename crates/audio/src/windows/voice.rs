@@ -1,4 +1,8 @@
 //! Voice activity: how likely each 16 ms of a signal is speech.
+//!
+//! earshot finds the speech. It runs 1,000 times as fast as real time in one thread without a runtime for ONNX models.
+//! It takes a sudden beginning of noise for speech, so it is fed the first frame 60 times before the signal. Music
+//! counts as speech: a window too much costs time, a window too few loses words.
 
 use earshot::Detector;
 

@@ -1,4 +1,8 @@
 //! Describes a LoRA adapter of a chat or embedding model: a folder that peft has saved, or the contents of its files.
+//!
+//! An adapter of an embedding model may have its own pooling and prompts: sentence-transformers saves them with the
+//! adapter, which was trained with them. Its tokenizer is not used, because an adapter does not change the vocabulary.
+//! Adapters of rerankers are refused, because peft trains their classification head as a whole module.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

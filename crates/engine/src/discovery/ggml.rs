@@ -1,4 +1,7 @@
 //! Describes a Whisper model in a `ggml-*.bin` of whisper.cpp.
+//!
+//! whisper.cpp reads no GGUF. The GGUF files of other projects have different names and lack sizes, so a reader of one
+//! of them would not read the next.
 
 use std::path::Path;
 

@@ -2,6 +2,10 @@
 //!
 //! A diffusion model draws well near the size of its training images. Far above it, objects repeat, and time and memory
 //! grow with the square of the area. Sides are therefore limited to twice the training size.
+//!
+//! At 1024 × 1024, a model for 64 × 64 pixels took 338 s and drew the same object many times. The limit is per side and
+//! not by area, because objects repeat along the longer side. `resize: true` is a request for scaling. It is not the
+//! default, because a scaled image has less detail than its size promises.
 
 use outpost_models::diffusion::pipeline::Components;
 

@@ -1,4 +1,8 @@
 //! Derived models: writes and removes the folders that make them.
+//!
+//! A derived model is an alias with settings and not an entry of the registry with an ID, permissions and a state of
+//! its own. It takes no memory, allow-lists and usage need no new rule, and an operator can write the same file by
+//! hand. Settings apply by the name of the request, before it is resolved.
 
 use std::fs;
 use std::io::{self, ErrorKind};

@@ -7,6 +7,11 @@
 //! `models.toml` in the models folder has the settings of all models; `model.toml` in a model's folder has those of that
 //! model. The first takes precedence, key by key. A file with an error changes nothing: its last good contents apply until
 //! it is repaired.
+//!
+//! They are files in the models folder and not keys of the configuration file, because they belong to models, change
+//! while the server runs, and `outpost models` needs them without a server. A broken file must never stop models from
+//! being served: at a start there are no last good contents, and the server starts without them, because a missing
+//! alias does less harm than a server that does not start.
 
 mod derived;
 mod files;

@@ -1,4 +1,13 @@
 //! Turns conversations into prompts: applies the model's chat template, then its tokenizer.
+//!
+//! A prefilled assistant message is continued by cutting the rendered prompt after the last occurrence of its text, as
+//! transformers does with `continue_final_message`, because templates close the last message. A template that changes
+//! the text is refused, which is better than a prompt that ends elsewhere.
+//!
+//! Arguments of a call that are not an object are refused only if the template needs an object: a history may contain a
+//! call that was cut off. If rendering fails, it is tried again with empty objects. If that succeeds, the arguments
+//! were the cause, and the error names the call by its ID, because messages are joined before rendering and have other
+//! numbers than in the request.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,6 +1,11 @@
 //! The sandbox process, `outpost sandbox`, which the server starts to run a model's tokenizer and chat template.
 //!
 //! It reads the model's files, gives up the right to open files, and only then uses them.
+//!
+//! The limits are resource limits (`setrlimit`) rather than seccomp or Landlock: without file descriptors a process can
+//! open neither files nor sockets, they need no `unsafe` code, and they work on every Unix. They bound resources and do
+//! not protect against arbitrary code execution, which is not expected from interpreters in safe Rust. Only Linux
+//! enforces the limit of memory (`RLIMIT_DATA`).
 
 use std::collections::HashMap;
 use std::fs::File;

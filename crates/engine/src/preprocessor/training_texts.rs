@@ -4,6 +4,10 @@
 //! messages before it. The completion is what the chat template then writes for the message, up to the token that ends
 //! generation. A prompt that begins with the text of an earlier message, completion included, extends that text. Otherwise,
 //! the message gets a text of its own, because its template changes earlier messages: Qwen3's removes their reasoning.
+//!
+//! Tokenizing a whole conversation and marking the assistant's part can merge characters across the end of the
+//! generation prompt, so that the model would learn tokens that follow no prompt. Each trained message is therefore
+//! rendered twice, and templates that change earlier messages need no list.
 
 use super::chat::ChatPreprocessor;
 use crate::error::PreprocessError;

@@ -1,4 +1,7 @@
 //! Loads pinned models, and unloads models that were idle for too long. Both run every second.
+//!
+//! Only the operator decides how long models stay loaded. A pinned model cannot be unloaded over the API, because it
+//! would be loaded again a second later; an operator who wants its memory changes the file.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,4 +1,10 @@
 //! The compute thread. It runs the workloads in turn, round after round, and recovers a workload that panics.
+//!
+//! After a panic, state is rebuilt and not reused. The requests that may be affected fail with a 500, their state is
+//! dropped, and a new scheduler starts with the requests that had not started. A queue whose lock was poisoned is reset
+//! by the next caller that takes the lock. `/readyz` is 503 until the workload works again, and
+//! `outpost_workload_panics_total` counts the panics. The threads of jobs catch their own panics, because the compute
+//! thread waits for them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

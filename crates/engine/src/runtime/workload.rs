@@ -1,4 +1,8 @@
 //! The interface of the compute thread's workloads: text generation, embeddings, images.
+//!
+//! The runtime knows only this trait. It gives each workload a turn of bounded length on the compute thread, and owns
+//! what they share: the thread, the memory budget and the metrics. A new kind of work therefore needs no code in the
+//! runtime.
 
 use crate::error::Failure;
 

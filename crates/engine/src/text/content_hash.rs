@@ -2,6 +2,9 @@
 //!
 //! Reading whole checkpoints again would double the time to load them, so the hash covers the name, shape, type and middle
 //! row of each tensor. Training changes nearly every row of every matrix that it changes at all.
+//!
+//! The hash covers names, shapes and rows, not files: a checkpoint in three shards has the hash of the same one in a
+//! single file.
 
 use ring::digest::{Context, SHA256};
 

@@ -1,4 +1,7 @@
 //! How many prompt tokens a step may prefill without a noticeable delay for decoding sequences.
+//!
+//! The number is derived from measurements, because a fixed chunk size is either too long on a slow machine (active
+//! generations stall) or too short on a fast one (prompts take too long).
 
 use std::time::Duration;
 

@@ -2,6 +2,9 @@
 //!
 //! The tokenizers of the supported models merge nothing across the space between two words, so a split before such a
 //! space changes no token. A text without one is split anywhere; its tokens still decode to exactly its bytes.
+//!
+//! Without this, a chat of 8 MB took 2.6 GB and 14 seconds before it was refused. Tokenizing stops once there are more
+//! tokens than the context, and errors then say "at least N tokens".
 
 /// Longer texts are split into chunks of at most this many bytes.
 pub const MAX_CHUNK: usize = 32 << 10;

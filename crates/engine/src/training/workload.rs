@@ -1,5 +1,8 @@
 //! Training on the compute thread, at the lowest priority: while other workloads compute, it takes at most half as much time
 //! as they do.
+//!
+//! That half is a credit. A fixed slice in each round would slow down a small model, whose steps take less time than
+//! the slice, more than a large one. The credit also pays back turns that took longer than planned.
 
 use std::sync::Arc;
 use std::time::Duration;

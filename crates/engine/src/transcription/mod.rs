@@ -1,4 +1,7 @@
 //! Transcription with Whisper models, window by window.
+//!
+//! Transcription runs on a thread of its own that pauses every few milliseconds, and not in the steps of text
+//! generation: encoding a window takes a tenth of a second or more, during which a chat may not wait.
 
 mod alignment;
 mod batch;

@@ -1,4 +1,10 @@
 //! Models embedded in the binary: small models of this project, which no registry has.
+//!
+//! No registry has an image model that is small and has a free license, so this one was trained for the purpose
+//! (`tools/pictogram`), and there is no source to pull it from. The binary is 44 MB larger; these bytes are read from
+//! disk only when they are written to the models folder. A separate file would have to accompany the binary. In a
+//! checkout, `models/pictogram` contains the same files, and a development build reads them from there. A models folder
+//! that contains only this model counts as empty: the first start pulls the other starter models.
 
 use rust_embed::RustEmbed;
 

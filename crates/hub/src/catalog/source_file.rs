@@ -1,4 +1,7 @@
 //! `source.toml` beside a model: where it comes from, and what its files hash to.
+//!
+//! It is a record, not a proof. It has no signature, because the key would be stored beside it. Imports mark it as
+//! claimed, so that a file that someone else wrote is not shown as a result of this server's own verification.
 
 use std::fs;
 use std::io;

@@ -1,5 +1,8 @@
 //! Which addresses a download may connect to. A hub's redirects and DNS names come from outside; without this check they
 //! could make this machine send requests to services of its own network (server-side request forgery).
+//!
+//! A host in a reference is no permission to reach private addresses. The only exception is this machine, and only on
+//! the command line: a user who may run the command may open such connections anyway.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;

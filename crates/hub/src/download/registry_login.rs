@@ -4,6 +4,11 @@
 //! A registry answers a request without a valid token with status 401 and a challenge: it names a server, the realm, that
 //! gives tokens. The realm gets the user's credentials, so it must be as safe as the registry: its URL has https, or it is on
 //! this machine like the registry. Only the registry's own answer counts, not that of a server to which it redirects.
+//!
+//! Registries and their token servers usually have different hosts, so a same-origin rule would exclude most of them,
+//! and a registry that names a malicious server could just as well ask for the account itself. The rule is therefore
+//! about encryption, and about who may name the server. `OUTPOST_OCI_REGISTRY` ties the account to one registry, for a
+//! server whose administrators may name any registry.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -5,6 +5,11 @@
 //! weights of a model, whose hash is then computed together with the rest of the archive.
 //!
 //! ORAS gives files the media type of an archive, too. What is no archive but has a name is therefore a file.
+//!
+//! An archive that is downloaded and then unpacked takes its space twice, its headers cannot be read first, and its
+//! files have no digest of their own. A tar archive has a file's content unchanged between a header and zeros, so only
+//! the content is requested, and it is hashed together with the few bytes around it, which gives the digest of the
+//! layer. Compressed archives cannot be read from the middle and are refused.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -3,6 +3,10 @@
 //! Rows are split into tiles. For quantised weights, a tile stores each block of 32 elements for all its rows together,
 //! so that a kernel reads sequentially. For float weights, rows are read in place. A row's values depend on that row
 //! alone.
+//!
+//! BF16 weights are multiplied by activations rounded to bf16 if the CPU has bf16 dot products, as in llama.cpp and
+//! PyTorch: prefill is 1.7 times as fast, and the error is of the same order as that of rounding activations to 8 bits
+//! for quantized weights. On other CPUs, activations stay f32.
 
 use std::sync::OnceLock;
 

@@ -2,6 +2,11 @@
 //!
 //! Networks are written once, over any backend. [`Cpu`] computes with the kernels of `outpost-kernels`, [`Candle`] on any
 //! device of candle. The types that describe shapes and parameters are those of the kernels.
+//!
+//! Operations return tensors. Buffers that the network passes to each operation would fit kernels but no tensor
+//! library, and each network would have its own set. The CPU takes the memory of tensors from a pool, so a step
+//! allocates none once the pool has grown. A trait object for each operation would cost little time, but would not
+//! allow types that belong to a backend, such as its weights and its KV arena.
 
 pub mod candle;
 mod checks;

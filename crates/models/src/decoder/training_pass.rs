@@ -3,6 +3,11 @@
 //! Gradients are computed layer by layer. The graph of operations therefore never covers more than one layer: either the
 //! graphs of all layers are kept until the backward pass, or only the inputs of the layers, and the graphs are computed
 //! again (activation checkpointing; Chen et al. 2016, <https://arxiv.org/abs/1604.06174>).
+//!
+//! Each layer starts from a copy of its input that is not connected to the layers before it, so other work can run
+//! between layers. candle computes the gradient of both factors of a product, also of frozen weights; an operation with
+//! a gradient of its own (`backend::candle::gradient`) leaves that out. Attention reads the keys and values of a text
+//! directly, because the KV cache keeps no gradients.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,7 @@
 //! Which cards can run code that is compiled for a compute capability.
+//!
+//! candle compiles its quantized kernels to machine code for one compute capability, and the build takes most of its
+//! time there. A card that cannot run the code is refused at the start, because the first kernel would fail otherwise.
 
 /// Whether machine code for `compiled`, such as `80`, `90a` or `121f`, runs on a card of the capability `major.minor`.
 ///

@@ -4,6 +4,8 @@
 //! words. A tree sees the letters around, the sounds of the letters to the right and where the stress is. A beam search keeps
 //! the most probable pronunciations. The method is that of Black, Lenzo and Pagel, "Issues in building general letter to
 //! sound rules" (1998), with the features for earlier outputs and the beam added.
+//!
+//! Other servers use espeak-ng for unknown words; it is under the GPL. The lexicon is part of the model's folder.
 
 mod alignment;
 mod tree;

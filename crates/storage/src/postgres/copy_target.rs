@@ -6,6 +6,8 @@
 //!
 //! An interrupted copy starts over: it raises the number and removes the rows. The earlier one may still
 //! run, so every transaction locks the row and requires the number. An earlier copy can then write nothing more.
+//!
+//! A separate marker row would stop only programs that know it, and an earlier copy is fenced off without a heartbeat.
 
 use super::blocking::block_on;
 use super::connection::{Answer, Connection, Phase, Request};

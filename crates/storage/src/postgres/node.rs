@@ -7,6 +7,11 @@
 //! Every node renews a heartbeat by the database's clock ([`membership`](super::membership)). Registrations run one at a
 //! time, because they lock a row of the table `turn` first. A new name gets the number of a node that has left or has
 //! been silent for a day, so that servers with names of their own at every start do not use up the numbers.
+//!
+//! The row is also read after COMMIT to prove it, because the database reports success for the COMMIT of a transaction
+//! that has failed. After a lost connection, an update of the row waits for the old transaction or aborts it, and then
+//! tells whether it was committed. Advisory locks would have been shorter, but CockroachDB and YugabyteDB do not have
+//! them. A node that was silent for less than a day keeps its number, because it may only be cut off.
 
 use std::time::Duration;
 

@@ -2,6 +2,12 @@
 //!
 //! redb may panic over damaged pages. Such a panic becomes an error here, so that it differs from a panic of the
 //! program itself.
+//!
+//! A panic that reaches the writer is therefore a bug in a closure and stays a 500. After either, the transaction is
+//! dropped and the database handle closed: on the old handle, a poisoned lock of redb would panic in a destructor
+//! during the next commit, which would end the process. The transaction is not aborted, because a panic in `abort`
+//! unwinds into that same destructor. A reader that finds damage opens a new handle only if a trial transaction fails:
+//! a new handle does not repair the pages, and some requests are refused each time the database is reopened.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

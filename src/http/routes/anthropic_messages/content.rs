@@ -1,4 +1,7 @@
 //! The messages of Anthropic's API as those of the engine.
+//!
+//! A part of a tool's result that is not text becomes a note, because an agent repeats its whole history with each
+//! request, so an error would end the session for good.
 
 use std::collections::HashSet;
 

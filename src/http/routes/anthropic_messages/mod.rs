@@ -1,4 +1,9 @@
 //! Anthropic's Messages API: <https://docs.anthropic.com/en/api/messages>. The same calls as chat completions.
+//!
+//! Bodies and errors are Anthropic's on both mounts: its clients read `type` and `content` at the top level, and `/v1`
+//! is the only path that they call. The same holds for the list of models if a client sends `anthropic-version`. A
+//! request becomes a `ChatCall`, and the only thing that the call knows of this API is its `Dialect`, which names the
+//! fields in errors.
 
 mod content;
 mod message_schema;

@@ -1,5 +1,10 @@
 //! The request of Anthropic's Messages API. Every field is supported, ignored because it cannot change the result, or
 //! named in a header.
+//!
+//! Clients get less instead of an error where the API leaves no other choice. `max_tokens` is required, and coding
+//! agents send 32,000 to every model; so generation ends with the context, and the stop reason says so. Agents send new
+//! fields and tools with each release; so these are left out, and a header names them. What a person has typed is never
+//! left out: an image in a user's message is refused.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -1,4 +1,11 @@
 //! Whether a model reasons before it answers: `thinking` and `output_config.effort`.
+//!
+//! Messages do not reason unless asked, unlike chat completions, where the template's default applies. It is the rule
+//! of Anthropic's API, and its clients would show a long silence otherwise.
+//!
+//! Signatures of thinking blocks are not checked. They let Anthropic's servers trust reasoning that comes back; here a
+//! client may send any text as an assistant's message, so there is nothing to protect. They are not empty, because
+//! clients leave out blocks without one.
 
 use serde_json::Value;
 

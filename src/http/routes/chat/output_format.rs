@@ -2,6 +2,9 @@
 //!
 //! Parsed by hand, because errors must name the invalid field, which serde's untagged enums cannot do. The types are
 //! for `/openapi.json`.
+//!
+//! Custom tools are refused by name: a call of one would need its own form in stored conversations, agents and training
+//! data. Clients that use them have the Responses API.
 
 use super::guided_output::GuidedFields;
 use serde_json::{Map, Value, value::RawValue};

@@ -1,4 +1,7 @@
 //! OpenAI's chat request. Every field is supported, ignored because it cannot change the result, or rejected by name.
+//!
+//! A misspelled `temperature` that is silently ignored can cost its user hours. Unknown query parameters are ignored,
+//! because clients add their own, such as Codex's `client_version`.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};

@@ -1,4 +1,7 @@
 //! Cohere's API: <https://docs.cohere.com/reference>. Embeddings and reranking, below `/v2`.
+//!
+//! Cohere's clients append `/v2/embed` to the base URL, so the paths cannot be below a mount. They have one format, and
+//! usage reports keep their prefix.
 
 mod embed;
 mod meta;

@@ -2,6 +2,8 @@
 //!
 //! Cohere's models are calibrated for their own quantization. This one needs no calibration: a bit is the sign of a component,
 //! and a byte is relative to the largest component of its vector, so that cosine similarities are kept.
+//!
+//! Dot products are not kept. A calibration for any model is impossible.
 
 /// Each component as 127 times its ratio to the largest of the vector, rounded.
 pub fn int8(vector: &[f32]) -> Vec<i8> {

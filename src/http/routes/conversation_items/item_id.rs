@@ -1,5 +1,8 @@
 //! The ID of an item: the conversation, the row of the message and which part of the message the item is. IDs are not
 //! stored, and stay the same when other items are deleted.
+//!
+//! No index is needed, an item is found by reading one row, and a call is named by a digest of it. Items of a response
+//! have the IDs of the response, because the row of a turn is known only when it is stored.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,9 @@
 //! The items of conversations, as in OpenAI's Conversations API. They are another view of the stored messages: a message has
 //! one or more items.
+//!
+//! Storing both items and messages would need rules for keeping them equal. As a view, all clients can read and
+//! continue every conversation. The price is what an item has and a message does not: the ID that a client chose, the
+//! work of hosted tools, and reasoning without an answer.
 
 pub mod from_items;
 mod item_id;

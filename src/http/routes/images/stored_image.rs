@@ -1,4 +1,8 @@
 //! Signed URLs of images. They need no key, because a page that shows the image has none.
+//!
+//! The URL contains an ID, an expiry time and a MAC over both, which is checked before anything is read, so the route
+//! needs no rate limit. It is registered before the mount that contains its path. The path is under `/v1`, because
+//! proxies often forward nothing else.
 
 use actix_web::http::header;
 use actix_web::web::{Bytes, Data};

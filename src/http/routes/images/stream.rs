@@ -3,6 +3,8 @@
 //!
 //! The response body owns the running generation: when the client disconnects, actix drops the body, and the engine
 //! stops.
+//!
+//! There is no `[DONE]`: as in OpenAI's API, the events have names and `completed` is the end.
 
 use actix_web::HttpResponse;
 use base64::Engine;

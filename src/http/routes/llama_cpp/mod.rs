@@ -1,4 +1,7 @@
 //! llama.cpp's own endpoints: a gap in a text, as editors send it, plain texts, and the properties of the server.
+//!
+//! Clients of these paths often send no `model`. Where only one can be meant, the server uses it; chat completions and
+//! the other endpoints of the contract require a model.
 
 mod props;
 mod request;

@@ -1,5 +1,9 @@
 //! The requests. As in llama.cpp, fields that this server does not have are left out, because editors send sampling parameters
 //! and time limits that help llama.cpp; those that limit what may be generated are refused.
+//!
+//! Prompts of `/infill` are cut, not refused: editors send as much context as they have and do not count tokens, and a
+//! 400 would switch completion off in large files. Other files are dropped first, because the text around the gap
+//! matters most.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

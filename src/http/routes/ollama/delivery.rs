@@ -1,4 +1,9 @@
 //! What chats and completions have in common: fields that both have, and how a response is sent.
+//!
+//! `keep_alive` has no effect, except that an admin's request with 0 and no prompt unloads the model. Ollama lets each
+//! request decide how long a model stays loaded. Here several projects share a model, and Home Assistant sends -1 with
+//! every request, so one client would control the memory of all. Ollama's clients expect success, so the response has
+//! it, and a header says that nothing happened.
 
 use actix_web::HttpResponse;
 use serde_json::{Map, Value};

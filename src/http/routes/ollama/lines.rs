@@ -1,4 +1,7 @@
 //! A response as lines of JSON. Calls are not split: a line has whole ones.
+//!
+//! A line without text keeps the connection alive: newline-delimited JSON has no comments, and Ollama's Python package
+//! fails on blank lines. Ollama itself sends such lines while it parses calls.
 
 use std::marker::PhantomData;
 

@@ -1,4 +1,11 @@
 //! Ollama's API: <https://docs.ollama.com/api>. The same calls as those of the other APIs, below `/api`.
+//!
+//! It is not a third mount: its paths are fixed, it has one format and none of the other resources. Authentication,
+//! rate limits, metering and CORS apply as on the mounts. Usage records keep the prefix, because `/embeddings` is also
+//! a path of the mounts.
+//!
+//! What Ollama does silently is an error here, or a header names it: Ollama drops the oldest messages of a long
+//! conversation and ignores unknown options.
 
 mod body;
 mod chat;

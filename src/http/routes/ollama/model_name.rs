@@ -1,4 +1,7 @@
 //! The names of models in Ollama's API: `NAME:TAG`.
+//!
+//! Clients of Ollama compare `NAME:latest` with the list, and some send the listed name to `/v1`. So `/api` lists the
+//! tag, and every API accepts it. Clients of OpenAI compare IDs, so the lists of the other APIs have no tags.
 
 use crate::service::fine_tuning::TUNED_PREFIX;
 

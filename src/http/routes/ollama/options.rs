@@ -1,4 +1,7 @@
 //! `options`: the parameters of generation. Those that cannot be honoured are named in a header.
+//!
+//! Ollama truncates every long chat silently. Here a client has to ask for it, with `num_ctx` or `truncate`. Memory for
+//! the context is taken as needed, so `num_ctx` allocates nothing.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,7 @@
 //! The input items of stored responses: how they are stored, listed and referred to.
+//!
+//! The ID of an item is that of its response plus a small number. The AI SDK sends earlier items as references: the
+//! response of an item is the one with the next smaller ID, so no index of items is needed.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,8 @@
 //! OpenAI's Responses API: <https://platform.openai.com/docs/api-reference/responses>. The same calls as chat completions.
 //!
 //! Both mounts have OpenAI's bodies, because clients of this API expect nothing else.
+//!
+//! A response has an `object` and a `status` of its own, which the envelope's would hide.
 
 mod background;
 mod compaction;

@@ -3,6 +3,10 @@
 //! The node that generates stores new steps twice a second, in numbered parts. A node with streams of the response reads
 //! them into its [`LiveResponse`], once for all its streams. Each generation has a number. Steps of another one are never
 //! added: if the node fails and the response is generated again, the streams end.
+//!
+//! A connection between nodes would need addresses, authentication and certificates for a network that does not exist
+//! otherwise. A stream ends with an error when the generation changes, because the texts of two generations may differ
+//! by rounding.
 
 use std::convert::Infallible;
 use std::future::pending;

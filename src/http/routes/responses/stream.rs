@@ -1,4 +1,7 @@
 //! A response as the events of OpenAI's API. An item ends before the next one starts.
+//!
+//! A stream ends with `[DONE]`. OpenAI's own do not, but Open Responses requires it, and OpenAI's SDKs stop reading
+//! there.
 
 use actix_web::HttpResponse;
 use serde::Serialize;

@@ -1,4 +1,7 @@
 //! Items of the type `compaction`: the summary of a conversation, which takes the place of its messages.
+//!
+//! The summary is plain text in base64. OpenAI's is encrypted, because its compaction keeps what the model must not
+//! show. Here a client may read what it pays for, and the summary works with every model of this server.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

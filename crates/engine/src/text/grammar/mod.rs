@@ -3,6 +3,14 @@
 //! The output format becomes a grammar (llguidance, an Earley parser over a derivative-based lexer). In each step it
 //! masks the tokens that cannot come next before sampling. Grammars are compiled off the compute thread, on a thread
 //! with a large stack. Schemas are untrusted input: their size is limited before compilation, the work during it.
+//!
+//! Every keyword that can be enforced is enforced, with or without `strict`; with it, a schema with any other keyword
+//! is refused. Arguments conform to a tool's schema even if the model is free not to call it. Models that spell a
+//! marker letter by letter and models that have a token for it use the same grammar, because only control tokens are
+//! distinguished from their bytes.
+//!
+//! Schemas are compiled in the server and not in the sandbox: the compiler has exact limits of its own, and a compiled
+//! grammar is a state machine in the sampler's memory, which cannot cross a process boundary.
 
 mod error;
 mod gbnf;

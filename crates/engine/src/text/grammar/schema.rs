@@ -2,6 +2,11 @@
 //!
 //! A schema that is strict must be enforceable as a whole. From any other, what cannot be enforced is removed, and the
 //! caller is told its path, such as `.properties.tags.uniqueItems`.
+//!
+//! The work that a schema causes is bounded by counting its content before compilation, not by a clock, so the same
+//! schema is accepted or refused on every machine and under any load. (A limit of 150 ms refused a schema on a slow
+//! machine that usually compiles in 2 ms.) The most expensive accepted schema takes about 2 seconds. A request that
+//! waits 10 seconds for a grammar gets a 503, not a 400.
 
 mod closed_objects;
 mod control_characters;

@@ -1,4 +1,15 @@
 //! Reasoning: what a model writes between two markers before its answer.
+//!
+//! Reasoning is split token by token in the engine, before tool calls and stop strings are looked for. Only there is it
+//! known which token closes it, which is where the grammar begins and which token is forced at the limit. A parser of
+//! the finished text could do neither.
+//!
+//! The end of the prompt decides how the output begins, not the values of the template's variables. Templates open or
+//! close the reasoning in the prompt, or leave it to the model; the end is right for every template, and for texts that
+//! a client begins itself.
+//!
+//! At the limit, the closing marker is forced without a sentence that announces it. Some models were trained with such
+//! a sentence, each with another one, and they answer after the marker alone.
 
 mod parser;
 

@@ -1,4 +1,8 @@
 //! Words that are not generated: the last token of each is banned where the others have just been generated.
+//!
+//! Every token passes the sampler, also one that a draft has proposed, so the ban holds with speculation, grammars and
+//! several choices. vLLM bans the form with a leading space only if it has as many tokens as the form without. Here
+//! both forms are banned, because otherwise a word that is one token after a space would get through.
 
 use std::sync::Arc;
 

@@ -3,6 +3,8 @@
 //! The order: allowed tokens, bias and bans, penalties, temperature, `top_k`, `min_p`, `typical_p`, `top_p`. Each filter
 //! applies to the result of the one before, with probabilities renormalised. The generator is ChaCha8 with the request's
 //! seed and one stream per choice: the same logits give the same tokens.
+//!
+//! A `top_p` of 0 is greedy, as in llama.cpp and Ollama: the smallest set of tokens has one token.
 
 mod bad_words;
 pub mod range;

@@ -1,4 +1,6 @@
 //! Sets of waiting and running sequences. They keep the cost of a step independent of the number of waiting requests.
+//!
+//! After each step, a property test recomputes these sets from all sequences and compares.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,6 +2,10 @@
 //!
 //! The JSON must name a known tool, followed by its arguments; all other output is text. The grammar uses
 //! [`opening_regex`] and [`middle_regex`], the call parser uses [`BareCallMatcher`]; both are built from the same parts.
+//!
+//! Such a call is accepted only at the beginning of a response: models write calls as examples in prose, and streamed
+//! text cannot be retracted. Text is held back there until it has named a tool of the request and started its
+//! arguments, or can no longer do so. A client that wants such JSON as text sends `tool_choice: "none"`.
 
 /// Before the JSON: nothing, a fence, or the end of the last call's fence and perhaps another. A line break stands for
 /// any whitespace.

@@ -1,4 +1,7 @@
 //! Mixtures of experts.
+//!
+//! Experts are selected on the host, but by an operation of the backend: the gradient of the experts' weights must
+//! reach the router's scores, and only the backend knows tensors with gradients.
 
 use candle_core::{DType as ArrayType, Tensor as Array};
 

@@ -1,4 +1,8 @@
 //! Operations of the CPU device that keep gradients: kernels compute both the results and the gradients.
+//!
+//! candle's graph of a layer consists of dozens of small operations with one thread, and of products with a dequantised
+//! copy of each weight. Here products with their LoRA deltas, norms, rotations, gated activations and attention are one
+//! node each. Other devices compute with candle's operations; unit tests compare both ways on the CPU.
 
 use std::ops::Range;
 

@@ -1,4 +1,10 @@
 //! Freeing the memory of a card on any thread.
+//!
+//! CUDA frees memory only on a thread with a current context. cudarc's `CudaSlice` does not bind the thread when it is
+//! dropped, and reports the failure as an error of the next computation: a model that an HTTP thread dropped last
+//! leaked its memory and failed another request with a 503. `Backend::ThreadBinding` is therefore the first field of
+//! every structure with tensors that may be dropped on any thread, because fields are dropped in their order. Dropping
+//! everything on the device's own thread was rejected, because a request would then have to wait for it.
 
 use candle_core::Device;
 

@@ -8,6 +8,11 @@
 //! terminal has up to four forms. It begins between two characters, or after a backslash that the last terminal has
 //! taken; and it ends between two characters, or with the backslash of the next terminal's first escape. A rule has
 //! the forms that its parts allow.
+//!
+//! Chat templates show calls as JSON, and the prefix cache finds such a call again when it comes back as history.
+//! Escapes have one spelling each, that of chat templates. A terminal for each character, as for GBNF, would cost a
+//! step of the parser for each character of each token. A check of the unescaped text beside the grammar would need a
+//! second parser that knows where calls begin.
 
 mod common_terminals;
 mod directives;

@@ -1,4 +1,8 @@
 //! Regular expressions that only a few strings match.
+//!
+//! Patterns of property names with few possible values become `properties`, because the compiler generates further
+//! properties from a pattern without counting the names that are left. If all of them are there, it would still allow a
+//! comma, and generation would fail after it.
 
 use regex_syntax::hir::literal::Extractor;
 use regex_syntax::hir::{Hir, HirKind, Look};

@@ -1,5 +1,7 @@
 //! Limits `multipleOf`: the automaton has a state for every remainder, and the compiler does not limit them. Bounds are moved
 //! inwards to the next multiple, because the compiler fails if a bound is not a multiple itself.
+//!
+//! A `multipleOf` of 999,983 took 11 seconds, and one of 9,999,991 more than a minute and gigabytes.
 
 use serde_json::{Map, Number, Value};
 

@@ -1,5 +1,7 @@
 //! Numbers that the compiler cannot enforce: it computes with floats of double precision, so of integers above 2^53 it may
 //! allow only a neighbour.
+//!
+//! A number that the compiler would change is named or, if strict, refused.
 
 use serde_json::{Map, Number, Value};
 
