@@ -46,7 +46,11 @@ fn has_word(text: &str, word: &str) -> bool {
 }
 
 /// True if the first names of the path are a module, and the sources of that module or of those below it have the other names.
+/// A path that begins with a type needs one file with all its names.
 fn resolves(modules: &BTreeMap<Module, String>, path: &[String]) -> bool {
+    if path[0].starts_with(char::is_uppercase) {
+        return modules.values().any(|text| path.iter().all(|name| has_word(text, name)));
+    }
     (1..=path.len()).rev().any(|length| {
         let (module, items) = path.split_at(length);
         modules.keys().filter(|known| known.ends_with(module)).any(|known| {

@@ -4,9 +4,9 @@ use std::f32::consts::LOG2_E;
 
 use half::{bf16, f16};
 
+use super::inputs::{AttentionSequence, AttentionShape, BLOCK_POSITIONS, CHUNK, KvBlocks, SCORE_STRIDE};
 use super::plan::Task;
-use super::state::state_size;
-use super::{AttentionSequence, AttentionShape, BLOCK_POSITIONS, CHUNK, KvBlocks, SCORE_STRIDE};
+use super::scratch::Query;
 use crate::buffer::CACHE_LINE;
 use crate::simd::{LANES, Simd};
 
@@ -162,15 +162,6 @@ pub(super) struct ChunkPass<'a> {
     pub prefetch: Prefetch,
 }
 
-/// One query: a head of a row.
-#[derive(Clone, Copy)]
-pub(super) struct Query {
-    /// `[width]`; bf16 if the keys are bf16.
-    pub data: *const f32,
-    /// The range of visible positions.
-    pub visible: (usize, usize),
-}
-
 /// Queries of a task that are processed together.
 #[derive(Clone, Copy)]
 struct QueryTile<'a, const R: usize> {
@@ -224,7 +215,7 @@ impl ChunkPass<'_> {
     /// Computes the states of all queries over these positions.
     ///
     /// # Safety
-    /// As [`Simd`] says; the blocks hold the positions, `scores` has space for [`super::MAX_QUERY_TILE`] queries, and
+    /// As [`Simd`] says; the blocks hold the positions, `scores` has space for [`super::inputs::MAX_QUERY_TILE`] queries, and
     /// `states` for all queries.
     #[inline(always)]
     pub unsafe fn run<S: Simd, const PAIRS: bool>(&self, scores: &mut [f32], states: &mut [f32]) {
@@ -307,7 +298,7 @@ impl ChunkPass<'_> {
             queries,
             visible: end.saturating_sub(self.first),
             scores,
-            states: states.wrapping_add(query * state_size(self.shape)),
+            states: states.wrapping_add(query * self.shape.state_size()),
         })
     }
 
@@ -525,7 +516,7 @@ impl ChunkPass<'_> {
         first: usize,
         prefetch: bool,
     ) {
-        let (size, width) = (state_size(self.shape), self.shape.width);
+        let (size, width) = (self.shape.state_size(), self.shape.width);
         let row_positions = if T::PAIRS { 2 } else { 1 };
         let (row_stride, column_stride) = (row_positions * width, row_positions * LANES);
         let rows = BLOCK_POSITIONS / row_positions;

@@ -7,130 +7,26 @@
 //! for a query therefore depends on its position alone, not on other rows or on the split into tasks.
 
 mod chunk;
+mod inputs;
 mod plan;
+mod scratch;
 mod state;
-
-use std::cell::RefCell;
-
-use half::{bf16, f16};
 
 use crate::Pool;
 use crate::buffer::SharedSlice;
 use crate::simd::{Kernel, LANES, Simd, bf16_bits, run, run_bf16};
-use chunk::{ChunkPass, Prefetch, Query, prefetch_keys};
+use chunk::{ChunkPass, Prefetch, prefetch_keys};
+pub use inputs::{AttentionSequence, AttentionShape, BLOCK_POSITIONS, KvBlocks, KvSlices};
+use inputs::{CHUNK, MAX_QUERY_TILE, SCORE_STRIDE};
 use plan::{MAX_PARTIAL_FLOATS, Plan, Task, rows_per_task};
-use state::{MergeKernel, merge, state_size, write_output};
-
-/// Positions in a KV block: one for each lane.
-pub const BLOCK_POSITIONS: usize = LANES;
-/// Maximum queries that are processed together.
-const MAX_QUERY_TILE: usize = 8;
-/// Positions that share a softmax, and the unit of work for long contexts.
-const CHUNK: usize = 256;
-/// Floats between two queries' scores: a chunk plus a cache line, so that they do not map to the same cache sets.
-const SCORE_STRIDE: usize = CHUNK + LANES;
-
-/// Parameters of an attention layer.
-#[derive(Clone, Copy, Debug)]
-pub struct AttentionShape {
-    pub heads: usize,
-    /// Must divide `heads`; head h reads key-value head `h / (heads / kv_heads)`.
-    pub kv_heads: usize,
-    /// Width of a head.
-    pub width: usize,
-    /// Scale of scores, usually `1 / sqrt(width)`.
-    pub scale: f32,
-    /// Whether a row sees only itself and earlier positions.
-    pub causal: bool,
-    /// Sliding window: a row sees positions whose distance is less than this.
-    pub window: Option<usize>,
-    /// Scores become `cap · tanh(score / cap)`.
-    pub soft_cap: Option<f32>,
-}
-
-/// A sequence's keys and values, in blocks of [`BLOCK_POSITIONS`] positions, in order. Data after the last position is
-/// ignored.
-#[derive(Clone, Copy, Debug)]
-pub enum KvBlocks<'a> {
-    F32(KvSlices<'a, &'a [f32]>),
-    F16(KvSlices<'a, &'a [f16]>),
-    /// 8-bit codes with a scale for each position and head: `[kv_heads, 16]`.
-    Q8(KvSlices<'a, (&'a [i8], &'a [f32])>),
-    /// Stored in pairs, for CPUs with bf16 dot products: keys `[kv_heads, width / 2, 16, 2]`, values `[kv_heads, 8, width,
-    /// 2]`. Queries and weights are rounded to bf16, too. The width must be even. Data after the last position must be
-    /// finite.
-    Bf16(KvSlices<'a, &'a [bf16]>),
-}
-
-/// Blocks of keys, each `[kv_heads, width, 16]`, and of values, each `[kv_heads, 16, width]`.
-#[derive(Clone, Copy, Debug)]
-pub struct KvSlices<'a, T> {
-    pub keys: &'a [T],
-    pub values: &'a [T],
-}
-
-/// Rows of queries, and the positions that they attend to. In a decoder, these are the rows themselves and earlier
-/// positions. Without a causal mask, rows may be any range of the sequence. Without a window either, they may be
-/// unrelated to the positions (cross-attention).
-#[derive(Clone, Copy, Debug)]
-pub struct AttentionSequence<'a> {
-    /// `[rows, heads, width]`, with position embeddings, not scaled.
-    pub queries: &'a [f32],
-    pub rows: usize,
-    /// Position of the first row; used with a causal mask or a window.
-    pub start: usize,
-    /// Positions in the blocks.
-    pub positions: usize,
-    pub blocks: KvBlocks<'a>,
-}
-
-impl<T> KvSlices<'_, T> {
-    fn has_blocks(&self, count: usize, is_valid: impl Fn(&T) -> bool) -> bool {
-        [self.keys, self.values].iter().all(|blocks| blocks.get(..count).is_some_and(|used| used.iter().all(&is_valid)))
-    }
-}
-
-impl KvBlocks<'_> {
-    fn has_blocks(&self, positions: usize, shape: &AttentionShape) -> bool {
-        let (blocks, scale_count) = (positions.div_ceil(BLOCK_POSITIONS), shape.kv_heads * BLOCK_POSITIONS);
-        let size = scale_count * shape.width;
-        match self {
-            Self::F32(slices) => slices.has_blocks(blocks, |block| block.len() == size),
-            Self::F16(slices) => slices.has_blocks(blocks, |block| block.len() == size),
-            Self::Bf16(slices) => {
-                shape.width.is_multiple_of(2) && slices.has_blocks(blocks, |block| block.len() == size)
-            }
-            Self::Q8(slices) => {
-                slices.has_blocks(blocks, |(codes, scales)| codes.len() == size && scales.len() == scale_count)
-            }
-        }
-    }
-}
-
-impl AttentionShape {
-    /// Query heads that share a key-value head.
-    fn group(&self) -> usize {
-        self.heads / self.kv_heads
-    }
-
-    /// The width padded to whole vectors: floats of a state's sum of values.
-    fn padded_width(&self) -> usize {
-        self.width.next_multiple_of(LANES)
-    }
-
-    /// The range of positions that the row at `position` sees; without mask and window, all of `total`.
-    fn visible(&self, position: usize, total: usize) -> (usize, usize) {
-        let window = self.window.unwrap_or(usize::MAX);
-        let end = if self.causal { position + 1 } else { position.saturating_add(window).min(total) };
-        ((position + 1).saturating_sub(window), end)
-    }
-}
+use scratch::{Query, SCRATCH, Scratch, scratch_size};
+use state::{MergeKernel, merge, write_output};
 
 /// An upper bound of the bytes that [`attend`] allocates for `rows` rows in total, in sequences of up to `max_positions`
 /// positions.
 pub fn attend_bytes(threads: usize, shape: &AttentionShape, rows: usize, max_positions: usize) -> usize {
     let queries = rows_per_task(shape.group()) * shape.group();
-    let state = state_size(shape);
+    let state = shape.state_size();
     // Only a few tasks are split, each with up to `queries` states for each chunk.
     let partials = (6 * threads * queries).min(rows * shape.heads) * max_positions.div_ceil(CHUNK) * state;
     // Queries in bf16 take half the space.
@@ -192,19 +88,6 @@ pub fn attend(pool: &Pool, sequences: &[AttentionSequence<'_>], shape: &Attentio
     });
 }
 
-/// Per-thread scratch.
-struct Scratch {
-    floats: Vec<f32>,
-    queries: Vec<Query>,
-    /// Queries rounded to bf16, for bf16 keys.
-    pairs: Vec<u16>,
-}
-
-thread_local! {
-    static SCRATCH: RefCell<Scratch> =
-        const { RefCell::new(Scratch { floats: Vec::new(), queries: Vec::new(), pairs: Vec::new() }) };
-}
-
 /// Runs a task. `PAIRS`: keys and values are bf16 pairs.
 struct AttendKernel<'a, const PAIRS: bool> {
     task: &'a Task,
@@ -217,18 +100,13 @@ struct AttendKernel<'a, const PAIRS: bool> {
     partials: SharedSlice<f32>,
 }
 
-/// Floats of the per-thread scratch: scores of a chunk, and two states for each query.
-fn scratch_size(shape: &AttentionShape, queries: usize) -> usize {
-    MAX_QUERY_TILE * SCORE_STRIDE + queries * 2 * state_size(shape)
-}
-
 impl<const PAIRS: bool> Kernel for AttendKernel<'_, PAIRS> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Self { task, next_task, sequence, shape, scratch, out, partials } = self;
-        let (group, size) = (shape.group(), state_size(shape));
+        let (group, size) = (shape.group(), shape.state_size());
         let Scratch { floats, queries, pairs } = scratch;
         queries.clear();
         queries.extend((0..task.rows).flat_map(|row| task.queries(row, sequence, shape)));

@@ -1,7 +1,7 @@
 //! Splits attention into tasks: ranges of rows, and also chunks of positions if there are few tasks.
 
-use super::state::state_size;
-use super::{AttentionSequence, AttentionShape, CHUNK, Query};
+use super::inputs::{AttentionSequence, AttentionShape, CHUNK};
+use super::scratch::Query;
 use crate::Pool;
 
 /// Approximate number of queries of a task.
@@ -53,7 +53,7 @@ impl Plan {
         let mut sequence_row = 0;
         for (index, sequence) in sequences.iter().enumerate() {
             let total = sequence.positions;
-            let states = sequence.rows * shape.heads * total.div_ceil(CHUNK) * state_size(shape);
+            let states = sequence.rows * shape.heads * total.div_ceil(CHUNK) * shape.state_size();
             let split = pool.threads() > 1
                 && has_few_tasks
                 && total > 2 * CHUNK
@@ -80,7 +80,7 @@ impl Plan {
         let merge = MergeTask { states: self.partial_floats, chunks: chunks.len(), rows: task.rows, out: task.out };
         for chunk in chunks {
             self.tasks.push(Task { chunk: Some((chunk, self.partial_floats)), ..task });
-            self.partial_floats += task.rows * shape.group() * state_size(shape);
+            self.partial_floats += task.rows * shape.group() * shape.state_size();
         }
         self.merges.push(merge);
     }

@@ -1,15 +1,10 @@
 //! The state of a query's online softmax, and the merge of two states.
 
+use super::inputs::AttentionShape;
 use super::plan::MergeTask;
-use super::{AttentionShape, Scratch};
+use super::scratch::Scratch;
 use crate::buffer::SharedSlice;
 use crate::simd::{Kernel, LANES, Simd, store_partial};
-
-/// Floats of a query's state: the weighted sum of values, `[padded_width]`; the sum of weights by lane, `[16]`; and the
-/// maximum score times log₂ e, repeated 16 times.
-pub(super) fn state_size(shape: &AttentionShape) -> usize {
-    shape.padded_width() + 2 * LANES
-}
 
 /// Merges `state` into `total`, which covers the preceding positions.
 ///
@@ -66,7 +61,7 @@ impl Kernel for MergeKernel<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Self { task, shape, scratch, out, partials } = self;
-        let (group, size) = (shape.group(), state_size(shape));
+        let (group, size) = (shape.group(), shape.state_size());
         let floats = &mut scratch.floats;
         if floats.len() < size {
             floats.resize(size, 0.0);

@@ -7,7 +7,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::{Kernel, Simd};
+use super::vectors::{Kernel, Simd};
 
 /// Four registers of 4 lanes each. `DOT`: with `sdot`, which multiplies and adds four bytes a lane.
 #[derive(Clone, Copy)]

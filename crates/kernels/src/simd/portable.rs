@@ -3,7 +3,7 @@
 
 use half::f16;
 
-use super::{LANES, Simd};
+use super::vectors::{LANES, Simd};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Simd, dot_widened};
+use super::vectors::{Kernel, Simd, dot_widened};
 
 /// One register. `BF16`: with bf16 dot products.
 #[derive(Clone, Copy)]
