@@ -157,7 +157,7 @@ fn end_before_loop(text: &str) -> Option<usize> {
 async fn conversation(request: &CompactRequest, caller: &Caller, api: &Api) -> Result<(Chain, Vec<Value>)> {
     let responses = &api.services.responses;
     let previous = parse_previous(request.previous_response_id.as_deref())?;
-    let chain = chain(previous, caller, api).await?;
+    let chain = chain(previous, &caller.access, api).await?;
     let own = match &request.input {
         None | Some(Value::Null) if previous.is_some() => Vec::new(),
         input => input_items::resolve(responses, &caller.access, input::items(input.as_ref())?).await?,

@@ -1,5 +1,6 @@
 //! Generates the responses that are to be generated in the background, the oldest first; the projects share the slots. A
-//! response goes through the same decoder, call and encoder as one that a client waits for, behind [`ResponseRunner`].
+//! response goes through the same decoder, turn and encoder as one that a client waits for. [`ResponseCodec`] decodes and
+//! encodes.
 //!
 //! If nodes share the store, each claims a response before it tries to generate it, and gives it up afterwards.
 
@@ -13,13 +14,20 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::errors::is_temporary;
-use super::stop_signal::{LoopStopper, StopSignal, stop_signal, stopping};
+use super::item_format::{ItemFormat, ReasoningFormat};
+use super::live::{LiveEnd, LiveResponses};
+use super::shared_steps;
+use crate::calls::chat::{Chat, ChatCall};
+use crate::calls::errors::is_temporary;
+use crate::calls::stop_signal::{LoopStopper, StopSignal, stop_signal, stopping};
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::OutputItems;
+use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::ids::{ProjectId, ResponseId};
 use crate::service::is_taken_over;
 use crate::service::responses::{EndedResponse, OpenResponse, Responses, StartedResponse};
-use crate::service::usage::{Meter, UsageRecorder};
+use crate::service::usage::{Meter, Outcome, UsageRecorder};
 
 /// Max responses that are generated at once, of all projects.
 const MAX_RUNNING: usize = 16;
@@ -32,25 +40,23 @@ const IDLE_WAIT: Duration = Duration::from_secs(3600);
 /// The name under which the responses are metered.
 const METERED_AS: &str = "BACKGROUND /responses";
 
-/// Generates a response as its endpoint does.
-pub trait ResponseRunner {
-    /// Generates a response. An error means that generation did not begin, or that the server stops; a later failure is an
-    /// ended response. Usage is added to `recorder`.
-    fn run(
-        &self,
-        started: StartedResponse,
-        recorder: Arc<UsageRecorder>,
-    ) -> LocalBoxFuture<'static, Result<EndedResponse>>;
+/// Decodes the requests of responses and encodes the responses, in the format of their API.
+pub trait ResponseCodec {
+    /// Decodes what is needed to generate a response.
+    fn decode(&self, started: &StartedResponse) -> LocalBoxFuture<'static, Result<DecodedResponse>>;
 
-    /// The end of a response that cannot be generated.
-    fn failed(&self, started: &StartedResponse, error: &Error) -> Result<EndedResponse>;
+    /// The JSON of a response that cannot be generated. `response`: its JSON before.
+    fn failed(&self, response: &str, error: &Error) -> Result<String>;
+}
 
-    /// Called when a response has ended or its generation was interrupted. `is_stored_here`: this process has stored the end
-    /// of what it generated, so no other process has generated the response.
-    fn ended(&self, id: ResponseId, is_stored_here: bool);
-
-    /// Called when the loop ends.
-    fn stopped(&self);
+/// A response that can be generated.
+pub struct DecodedResponse {
+    pub call: ChatCall,
+    /// The output, still empty.
+    pub output: OutputItems,
+    pub reasoning: ReasoningFormat,
+    /// Encodes the response with its complete output.
+    pub encode: Box<dyn Fn(&Turn) -> Result<String>>,
 }
 
 /// Generates responses in the background. When it is stopped, running ones are given up; they begin again after the next
@@ -58,7 +64,10 @@ pub trait ResponseRunner {
 pub struct BackgroundResponses {
     responses: Responses,
     meter: Meter,
-    runner: Box<dyn ResponseRunner>,
+    chat: Arc<Chat>,
+    live: Arc<LiveResponses>,
+    clock_rng: Arc<dyn ClockRng>,
+    codec: Box<dyn ResponseCodec>,
     stop: StopSignal,
 }
 
@@ -98,9 +107,16 @@ struct Delay {
 }
 
 impl BackgroundResponses {
-    pub fn new(responses: Responses, meter: Meter, runner: Box<dyn ResponseRunner>) -> (Self, LoopStopper) {
+    pub fn new(
+        responses: Responses,
+        meter: Meter,
+        chat: Arc<Chat>,
+        live: Arc<LiveResponses>,
+        clock_rng: Arc<dyn ClockRng>,
+        codec: Box<dyn ResponseCodec>,
+    ) -> (Self, LoopStopper) {
         let (stopper, stop) = stop_signal();
-        (Self { responses, meter, runner, stop }, stopper)
+        (Self { responses, meter, chat, live, clock_rng, codec, stop }, stopper)
     }
 
     /// Runs until it is stopped.
@@ -131,7 +147,7 @@ impl BackgroundResponses {
             }
         }
         while attempts.next().await.is_some() {}
-        self.runner.stopped();
+        self.live.close_all();
     }
 
     /// Tries to generate a response. `model_attempts`: earlier attempts to use its model.
@@ -141,8 +157,8 @@ impl BackgroundResponses {
             Attempt::Retry { is_model_unavailable: false }
         });
         match attempt {
-            Attempt::Stored => self.runner.ended(id, true),
-            Attempt::Done => self.runner.ended(id, false),
+            Attempt::Stored => self.live.close(id, LiveEnd::Stored),
+            Attempt::Done => self.live.close(id, LiveEnd::Closed),
             Attempt::Elsewhere | Attempt::Retry { .. } => {}
         }
         (id, attempt)
@@ -170,7 +186,7 @@ impl BackgroundResponses {
         let recorder = self.meter.open_in_background(&started.access, METERED_AS.to_owned()).await?;
         let recorder = Arc::new(recorder);
         let generated = tokio::select! {
-            generated = self.runner.run(started.clone(), recorder.clone()) => generated,
+            generated = self.generate(&started, Arc::clone(&recorder)) => generated,
             () = self.stop.wait() => Err(stopping()),
             closed = self.wait_until_closed(id, changes) => match closed {
                 // What was generated is recorded when the recorder is dropped.
@@ -191,10 +207,61 @@ impl BackgroundResponses {
                 recorder.discard();
                 return Ok(Attempt::Retry { is_model_unavailable: error.code() == Code::ModelUnavailable });
             }
-            Err(error) => self.runner.failed(&started, &error)?,
+            Err(error) => self.failed(&started, &error)?,
         };
-        self.responses.end(id, ended, &recorder, |error| self.runner.failed(&started, error)).await?;
+        self.responses.end(id, ended, &recorder, |error| self.failed(&started, error)).await?;
         Ok(Attempt::Stored)
+    }
+
+    /// Generates a response. An error means that generation did not begin, or that the server stops; a later failure is an
+    /// ended response. Usage is added to `recorder`.
+    async fn generate(&self, started: &StartedResponse, recorder: Arc<UsageRecorder>) -> Result<EndedResponse> {
+        let StartedResponse { stored, request, access, .. } = started;
+        let live = self.live.keep(stored.id);
+        if request.keeps_steps {
+            // Streams follow it.
+            recorder.defer();
+        }
+        let DecodedResponse { call, output, reasoning, encode } = self.codec.decode(started).await?;
+        let chat = self.chat.start(access, call, recorder).await?;
+        let format = ItemFormat { response: stored.id, calls: chat.call_ids, reasoning };
+        let mut turn = Turn::new(chat, output, Arc::clone(&self.clock_rng));
+        // On a shared store, a response that is generated again has another number.
+        let number = self.responses.is_shared().then(|| self.random_number());
+        live.start(number, format);
+        let observe = |steps| {
+            if request.keeps_steps {
+                live.extend(steps);
+            }
+        };
+        let followed = request.keeps_steps.then_some(&*live);
+        let generated = tokio::select! {
+            generated = turn.generate(observe) => generated,
+            never = shared_steps::publish(&self.responses, stored.id, number, followed) => match never {},
+        };
+        let (response, outcome) = match generated {
+            Ok(()) => (encode(&turn)?, Outcome::Succeeded),
+            Err(error) if error.code() == Code::ShuttingDown => return Err(error),
+            Err(error) => (self.codec.failed(&stored.response, &error)?, Outcome::of_status(error.code().status())),
+        };
+        let steps = match request.keeps_steps {
+            true => Some(live.with_output(serde_json::to_string).map_err(Error::internal)?),
+            false => None,
+        };
+        Ok(EndedResponse { response, steps, outcome })
+    }
+
+    /// The end of a response that cannot be generated.
+    fn failed(&self, started: &StartedResponse, error: &Error) -> Result<EndedResponse> {
+        let response = self.codec.failed(&started.stored.response, error)?;
+        let steps = started.request.keeps_steps.then(String::new);
+        Ok(EndedResponse { response, steps, outcome: Outcome::of_status(error.code().status()) })
+    }
+
+    fn random_number(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.clock_rng.fill(&mut bytes);
+        u64::from_le_bytes(bytes)
     }
 
     /// Resolves when a response is not to be generated here any more.

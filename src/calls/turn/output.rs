@@ -1,10 +1,10 @@
-//! The output of a response, put together from deltas. Whole responses and streams come from the same items.
+//! The output of a turn, put together from deltas. Whole responses and streams come from the same items.
 
 use serde::{Deserialize, Serialize};
 
 use crate::calls::custom_tools::InputDecoder;
+use crate::calls::generation::finite_logprob;
 use crate::engine::{FinishReason, TextDelta, TokenInfo, ToolCallDelta};
-use crate::http::routes::completion_body::finite_logprob;
 
 /// An item of the output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
