@@ -25,6 +25,7 @@ pub use self::reload::{ReloadError, Reloader};
 use self::run_record::RunRecord;
 pub use self::system_clock_rng::SystemClockRng;
 use crate::calls::{
+    background::stop_signal::LoopStopper,
     batches::BatchLoop,
     chat::Chat,
     completions::Completions,
@@ -37,7 +38,6 @@ use crate::calls::{
     models::Models,
     responses::background::BackgroundResponses,
     speech::Speeches,
-    stop_signal::LoopStopper,
     tokenization::Tokenization,
     transcriptions::{TranscriptionSettings, Transcriptions},
     upstream::models::UpstreamModels,

@@ -3,6 +3,7 @@
 //! `service` and `engine` do not depend on each other. Code that needs both is here, so that `http` only encodes and
 //! decodes.
 
+pub mod background;
 pub mod batches;
 mod blocking;
 pub mod chat;
@@ -34,7 +35,6 @@ pub mod responses;
 mod running_generation;
 pub mod sampling_request;
 pub mod speech;
-pub mod stop_signal;
 pub mod text_input;
 pub mod tokenization;
 pub mod training_examples;

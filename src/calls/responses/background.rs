@@ -8,18 +8,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
-use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::item_format::{ItemFormat, ReasoningFormat};
 use super::live::{LiveEnd, LiveResponses};
 use super::shared_steps;
+use crate::calls::background::stop_signal::{LoopStopper, StopSignal, stop_signal, stopping};
+use crate::calls::background::{self, Claimed, Settled, Work, settle, with_claim};
 use crate::calls::chat::{Chat, ChatCall};
 use crate::calls::errors::is_temporary;
-use crate::calls::stop_signal::{LoopStopper, StopSignal, stop_signal, stopping};
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::OutputItems;
 use crate::clock_rng::ClockRng;
@@ -72,7 +71,7 @@ pub struct BackgroundResponses {
 }
 
 /// What became of an attempt.
-enum Attempt {
+pub(in crate::calls) enum Attempt {
     /// This process has stored the end of what it generated.
     Stored,
     /// The response has ended otherwise, or the server stops.
@@ -93,7 +92,7 @@ enum Closed {
 
 /// Responses that run or wait, by what this process knows of them.
 #[derive(Default)]
-struct Schedule {
+pub(in crate::calls) struct Schedule {
     running: HashMap<ResponseId, ProjectId>,
     delayed: HashMap<ResponseId, Delay>,
 }
@@ -121,63 +120,17 @@ impl BackgroundResponses {
 
     /// Runs until it is stopped.
     pub async fn run(self) {
-        let (mut schedule, mut attempts) = (Schedule::default(), FuturesUnordered::new());
-        let mut changes = self.responses.changes();
-        while !self.stop.is_set() {
-            changes.mark_unchanged();
-            let mut wait = IDLE_WAIT;
-            match self.responses.open().await {
-                Ok(open) => {
-                    let next = schedule.start_due(&open, Instant::now());
-                    attempts.extend(next.into_iter().map(|(id, tried)| self.attempt(id, tried)));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the open responses could not be read; it is tried again");
-                    wait = RETRY_DELAY;
-                }
-            }
-            if !schedule.delayed.is_empty() {
-                wait = RETRY_DELAY;
-            }
-            tokio::select! {
-                Some((id, attempt)) = attempts.next() => schedule.finish(id, &attempt, Instant::now()),
-                _ = changes.changed() => {}
-                () = self.stop.wait() => {}
-                () = tokio::time::sleep(wait) => {}
-            }
-        }
-        while attempts.next().await.is_some() {}
+        background::run(&self, &self.stop).await;
         self.live.close_all();
     }
 
-    /// Tries to generate a response. `model_attempts`: earlier attempts to use its model.
-    async fn attempt(&self, id: ResponseId, model_attempts: u32) -> (ResponseId, Attempt) {
-        let attempt = self.claim_and_generate(id, model_attempts).await.unwrap_or_else(|error| {
-            tracing::warn!(response = %id, %error, "a response in the background was interrupted; it is tried again");
-            Attempt::Retry { is_model_unavailable: false }
-        });
-        match attempt {
-            Attempt::Stored => self.live.close(id, LiveEnd::Stored),
-            Attempt::Done => self.live.close(id, LiveEnd::Closed),
-            Attempt::Elsewhere | Attempt::Retry { .. } => {}
-        }
-        (id, attempt)
-    }
-
     async fn claim_and_generate(&self, id: ResponseId, model_attempts: u32) -> Result<Attempt> {
-        if !self.responses.claim(id).await? {
-            return Ok(Attempt::Elsewhere);
-        }
-        match self.try_to_generate(id, model_attempts).await {
-            Err(error) if is_taken_over(&error) => {
-                tracing::info!(response = %id, "another server has taken a response in the background over");
-                Ok(Attempt::Done)
-            }
-            attempt => {
-                self.responses.release(id).await;
-                attempt
-            }
-        }
+        let (claim, release) = (self.responses.claim(id), self.responses.release(id));
+        Ok(match with_claim(id, claim, self.try_to_generate(id, model_attempts), release).await? {
+            Claimed::Done(attempt) => attempt,
+            Claimed::Elsewhere => Attempt::Elsewhere,
+            Claimed::TakenOver => Attempt::Done,
+        })
     }
 
     async fn try_to_generate(&self, id: ResponseId, model_attempts: u32) -> Result<Attempt> {
@@ -197,17 +150,11 @@ impl BackgroundResponses {
                 }
             },
         };
-        let ended = match generated {
-            Ok(ended) => ended,
-            Err(error) if error.code() == Code::ShuttingDown => {
-                recorder.discard();
-                return Ok(Attempt::Done);
-            }
-            Err(error) if is_temporary(&error, model_attempts) => {
-                recorder.discard();
-                return Ok(Attempt::Retry { is_model_unavailable: error.code() == Code::ModelUnavailable });
-            }
-            Err(error) => self.failed(&started, &error)?,
+        let ended = match settle(generated, &recorder, |error| is_temporary(error, model_attempts)) {
+            Settled::Stopped => return Ok(Attempt::Done),
+            Settled::Retry { is_model_unavailable } => return Ok(Attempt::Retry { is_model_unavailable }),
+            Settled::Ended(Ok(ended)) => ended,
+            Settled::Ended(Err(error)) => self.failed(&started, &error)?,
         };
         self.responses.end(id, ended, &recorder, |error| self.failed(&started, error)).await?;
         Ok(Attempt::Stored)
@@ -275,6 +222,49 @@ impl BackgroundResponses {
             // If the sender is gone, the server is gone.
             let _ = changes.changed().await;
         }
+    }
+}
+
+impl Work for BackgroundResponses {
+    type Open = OpenResponse;
+    /// With the earlier attempts to use its model.
+    type Next = (ResponseId, u32);
+    type Outcome = (ResponseId, Attempt);
+    type Schedule = Schedule;
+
+    fn changes(&self) -> watch::Receiver<()> {
+        self.responses.changes()
+    }
+
+    async fn open(&self) -> Result<Vec<OpenResponse>> {
+        self.responses.open().await
+    }
+
+    fn begin(&self, schedule: &mut Schedule, open: Vec<OpenResponse>) -> (Vec<Self::Next>, Duration) {
+        let next = schedule.start_due(&open, Instant::now());
+        (next, if schedule.delayed.is_empty() { IDLE_WAIT } else { RETRY_DELAY })
+    }
+
+    async fn attempt(&self, (id, model_attempts): Self::Next) -> Self::Outcome {
+        let attempt = self.claim_and_generate(id, model_attempts).await.unwrap_or_else(|error| {
+            tracing::warn!(response = %id, %error, "a response in the background was interrupted; it is tried again");
+            Attempt::Retry { is_model_unavailable: false }
+        });
+        match attempt {
+            Attempt::Stored => self.live.close(id, LiveEnd::Stored),
+            Attempt::Done => self.live.close(id, LiveEnd::Closed),
+            Attempt::Elsewhere | Attempt::Retry { .. } => {}
+        }
+        (id, attempt)
+    }
+
+    fn end(&self, schedule: &mut Schedule, (id, attempt): Self::Outcome) {
+        schedule.finish(id, &attempt, Instant::now());
+    }
+
+    fn unreadable(&self, error: &Error) -> Duration {
+        tracing::warn!(%error, "the open responses could not be read; it is tried again");
+        RETRY_DELAY
     }
 }
 
