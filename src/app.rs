@@ -25,7 +25,7 @@ pub use self::reload::{ReloadError, Reloader};
 use self::run_record::RunRecord;
 pub use self::system_clock_rng::SystemClockRng;
 use crate::calls::{
-    background_responses::BackgroundResponses,
+    background::stop_signal::LoopStopper,
     batches::BatchLoop,
     chat::Chat,
     completions::Completions,
@@ -36,8 +36,8 @@ use crate::calls::{
     images::Images,
     model_pulls::{ModelPulls, PullLoop},
     models::Models,
+    responses::background::BackgroundResponses,
     speech::Speeches,
-    stop_signal::LoopStopper,
     tokenization::Tokenization,
     transcriptions::{TranscriptionSettings, Transcriptions},
     upstream::models::UpstreamModels,
@@ -54,7 +54,7 @@ use crate::http::batch_requests::BatchRequests;
 use crate::http::client_address::TrustedProxies;
 use crate::http::connections;
 use crate::http::response_budget::ResponseBudget;
-use crate::http::routes::responses::{BackgroundResponseRunner, live::LiveResponses};
+use crate::http::routes::responses::BackgroundResponseCodec;
 use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
 use crate::http::unknown_fields::UnknownFields;
@@ -212,7 +212,10 @@ impl App {
         let (background, background_stopper) = BackgroundResponses::new(
             api.services.responses.clone(),
             api.services.meter.clone(),
-            Box::new(BackgroundResponseRunner(api.clone())),
+            api.chat.clone(),
+            api.live_responses.clone(),
+            clock_rng.clone(),
+            Box::new(BackgroundResponseCodec(api.clone())),
         );
         let (pulls, pull_stopper) = PullLoop::new(api.pulls.clone());
         let limits = server::Limits::default();
@@ -599,7 +602,7 @@ fn api(
         fine_tuning: FineTuning::new(services.jobs.clone(), models.clone()),
         models,
         pulls,
-        chat: Chat::new(generation.clone(), context_loader, config.strict_schemas),
+        chat: Arc::new(Chat::new(generation.clone(), context_loader, config.strict_schemas)),
         completions: Completions::new(generation.clone()),
         tokenization: Tokenization::new(generation),
         embeddings: Embeddings::new(engine.clone(), clock_rng.clone(), upstream_models.clone()),
@@ -611,7 +614,7 @@ fn api(
             upstream_models.clone(),
         ),
         speeches: Speeches::new(engine.clone(), upstream_models),
-        live_responses: LiveResponses::default(),
+        live_responses: Arc::default(),
         response_budget: ResponseBudget::of_memory(config.memory),
         hosts: Data::new(hosts(config)),
         origins: ArcSwap::from_pointee(config.cors_origins.clone()),

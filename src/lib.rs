@@ -22,6 +22,7 @@ pub use outpost_common::{
     clock_rng, device_choice, disk_space, display, file_lock, ip_network, new_folder, process_limits, progress,
     spelling, tls_roots, toml_text,
 };
+pub use outpost_content as content;
 pub use outpost_engine as engine;
 pub use outpost_hub::{catalog, download, hub};
 pub use outpost_models as models;

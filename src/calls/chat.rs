@@ -20,9 +20,8 @@ use super::upstream::request_fields::TextParameters;
 use super::upstream::response_limits::TextLimits;
 use super::upstream_prompt::{self, UpstreamPromptMessages};
 use crate::clock_rng::Timestamp;
-use crate::engine::{
-    GenerationDefaults, GenerationRequest, Message, PromptOptions, Registry, TextDelta, TextModel, Tool,
-};
+use crate::content::Message;
+use crate::engine::{GenerationDefaults, GenerationRequest, PromptOptions, Registry, TextDelta, TextModel, Tool};
 use crate::error::{Error, Result};
 use crate::ids::CompletionId;
 use crate::service::access::Access;

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use super::errors;
-use crate::engine::{Message, Prompt, PromptOptions, TextModel, TokenizeLimits, Tool};
+use crate::content::Message;
+use crate::engine::{Prompt, PromptOptions, TextModel, TokenizeLimits, Tool};
 use crate::error::Result;
 
 /// Tokens reserved for a completion whose length the request does not set: a quarter of the context, at most this many.
@@ -180,7 +181,7 @@ impl PromptParts {
 #[cfg(test)]
 mod tests {
     use super::{cut_points, last_messages};
-    use crate::engine::Message;
+    use crate::content::Message;
 
     /// `s`ystem, `u`ser, `a`ssistant, `t`ool.
     fn history(roles: &str) -> Vec<Message> {
@@ -207,7 +208,8 @@ mod tests {
     #[test]
     fn last_messages_start_with_a_user_message_and_keep_instructions() {
         let texts = |roles: &str, max| {
-            last_messages(history(roles), max).into_iter().map(|message| message.content).collect::<Vec<_>>().join(" ")
+            let kept = last_messages(history(roles), max);
+            kept.iter().map(|message| message.content.text()).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(texts("suaua", None), "0 1 2 3 4");
         assert_eq!(texts("suaua", Some(4)), "0 1 2 3 4");

@@ -7,7 +7,7 @@ use super::errors::{self, ModelErrors};
 use super::fine_tuning::TunedModels;
 use super::prompt_length::check_token_ids;
 use super::prompt_preparation::PromptPreparation;
-pub(crate) use super::running_generation::{Choice, Choices, RunningGeneration, RunningText, Usage};
+pub(crate) use super::running_generation::{Choice, Choices, RunningGeneration, RunningText, Usage, finite_logprob};
 use super::running_generation::{Deltas, NewGeneration, RunningPrompt};
 use super::sampling_request::SamplingRequest;
 use super::upstream::errors::from_failure;

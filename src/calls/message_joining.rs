@@ -4,7 +4,7 @@
 //! Items of the Responses API are finer than messages: two user messages in a row are common. They are joined in the
 //! prompt, and stored as they were sent. The messages of chats reach the template as they are.
 
-use crate::engine::Message;
+use crate::content::Message;
 
 /// Joins neighbouring messages of a role. System and developer messages before the first other message become one system
 /// message; a later one becomes the user's. `has_begun`: whether another message comes before these.
@@ -52,7 +52,7 @@ fn continues(last: &Message, next: &Message) -> bool {
 }
 
 fn extend(last: &mut Message, next: Message) {
-    join_line(&mut last.content, &next.content);
+    last.content.append(next.content);
     join_line(&mut last.reasoning, &next.reasoning);
     last.tool_calls.extend(next.tool_calls);
 }
@@ -68,7 +68,7 @@ pub fn join_line(text: &mut String, more: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::ToolCall;
+    use crate::content::ToolCall;
 
     fn call(id: &str) -> Message {
         let call = ToolCall { id: id.to_owned(), name: "f".to_owned(), arguments: "{}".to_owned() };
@@ -78,7 +78,7 @@ mod tests {
     fn described(messages: Vec<Message>, has_begun: bool) -> Vec<String> {
         let describe = |message: Message| {
             let calls: String = message.tool_calls.iter().map(|call| format!(" +{}", call.id)).collect();
-            format!("{}: {}{calls}", message.role, message.content)
+            format!("{}: {}{calls}", message.role, message.content.text())
         };
         join(messages, has_begun).into_iter().map(describe).collect()
     }

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::dialect::Dialect;
+use crate::content::Message;
 use crate::display::shorten;
-use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
 use crate::service::message_validation::{self, MAX_MESSAGES, UnknownFields};
 
@@ -27,37 +27,28 @@ pub fn parse(messages: &[String], stored: bool) -> Result<Vec<Message>> {
     }
 }
 
-/// Converts a validated message. Fails for content that this server does not support.
-pub(super) fn to_message(field: &str, message: &Value) -> Result<Message> {
-    let tool_calls = calls(message);
-    let text = |name: &str| message.get(name).and_then(Value::as_str);
-    let role = match text("role") {
-        Some("developer") => "system",
-        Some(role) => role,
-        None => "user",
-    };
-    let content = match message.get("content") {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => join(field, parts)?,
-        // What the assistant said instead, if anything.
-        None | Some(Value::Null) if role == "assistant" => text("refusal").unwrap_or_default().to_owned(),
-        _ => {
-            let field = format!("{field}.content");
-            let text = format!("'{field}' has no text. This server accepts only messages with text.");
-            return Err(Error::invalid(field, text));
-        }
-    };
-    let (name, tool_call_id) = (text("name").map(str::to_owned), text("tool_call_id").map(str::to_owned));
-    let reasoning = text("reasoning_content").or_else(|| text("reasoning")).unwrap_or_default().to_owned();
-    Ok(Message { role: role.to_owned(), content, reasoning, name, tool_calls, tool_call_id })
+/// Converts a validated message to one of a prompt.
+pub(super) fn prompt_message(message: &Value) -> Message {
+    let mut message = Message::from_json(message);
+    if message.role == "developer" {
+        "system".clone_into(&mut message.role);
+    }
+    message
 }
 
-fn calls(message: &Value) -> Vec<ToolCall> {
-    let call = |call: &Value| {
-        let text = |path: &str| call.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
-        ToolCall { id: text("/id"), name: text("/function/name"), arguments: text("/function/arguments") }
-    };
-    message.get("tool_calls").and_then(Value::as_array).into_iter().flatten().map(call).collect()
+/// Like [`prompt_message`]. Fails for content that this server does not support.
+pub(super) fn to_message(field: &str, message: &Value) -> Result<Message> {
+    let message = prompt_message(message);
+    let parts = message.content.parts().iter().enumerate();
+    match parts.filter(|(_, part)| part.text().is_none()).map(|(index, part)| (index, part.kind())).next() {
+        None => Ok(message),
+        Some((index, kind)) => {
+            let text = format!(
+                "'{field}.content[{index}]' is of type '{kind}'. This server accepts only parts of type 'text'."
+            );
+            Err(Error::invalid(format!("{field}.content[{index}].type"), text))
+        }
+    }
 }
 
 /// Checks that each tool result answers an earlier call, in the conversation or in the request.
@@ -89,20 +80,4 @@ pub(super) fn check_tool_results(history: &[Message], own: &[Message], dialect: 
             Err(Error::invalid(field, text))
         }
     }
-}
-
-fn join(field: &str, parts: &[Value]) -> Result<String> {
-    let text =
-        |(index, part): (usize, &Value)| match part.get("text").or_else(|| part.get("refusal")).and_then(Value::as_str)
-        {
-            Some(text) => Ok(text.to_owned()),
-            None => {
-                let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
-                let message = format!(
-                    "'{field}.content[{index}]' is of type '{kind}'. This server accepts only parts of type 'text'."
-                );
-                Err(Error::invalid(format!("{field}.content[{index}].type"), message))
-            }
-        };
-    parts.iter().enumerate().map(text).collect()
 }

@@ -3,7 +3,7 @@
 //! `service` and `engine` do not depend on each other. Code that needs both is here, so that `http` only encodes and
 //! decodes.
 
-pub mod background_responses;
+pub mod background;
 pub mod batches;
 mod blocking;
 pub mod chat;
@@ -31,13 +31,14 @@ mod prompt_length;
 mod prompt_logprobs;
 mod prompt_preparation;
 pub mod rerank;
+pub mod responses;
 mod running_generation;
 pub mod sampling_request;
 pub mod speech;
-pub mod stop_signal;
 pub mod text_input;
 pub mod tokenization;
 pub mod training_examples;
 pub mod transcriptions;
+pub mod turn;
 pub mod upstream;
 mod upstream_prompt;

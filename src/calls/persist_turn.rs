@@ -8,9 +8,10 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::output_spec::{GeneratedCall, ToolCallIds, append_call_deltas};
+use crate::content::{Message, ToolCall};
 use crate::engine::TextDelta;
 use crate::error::Result;
 use crate::service::access::Access;
@@ -108,30 +109,17 @@ impl TurnRecorder {
 
 impl PendingTurn {
     async fn write(mut self) -> Result<Conversation> {
-        let answer = self.answer().to_string();
-        self.messages.push(answer);
+        let answer = Value::Object(self.answer().to_json());
+        self.messages.push(answer.to_string());
         self.conversations.add_turn(&self.access, self.conversation, self.messages).await
     }
 
     /// The assistant's message. A conversation takes one completion, so its tool calls are those of choice 0.
-    fn answer(&self) -> Value {
-        let mut answer = self.answer_without_reasoning();
-        if let Some(fields) = answer.as_object_mut().filter(|_| !self.reasoning.is_empty()) {
-            fields.insert("reasoning_content".to_owned(), json!(self.reasoning));
-        }
-        answer
-    }
-
-    fn answer_without_reasoning(&self) -> Value {
-        if self.calls.is_empty() {
-            return json!({ "role": "assistant", "content": self.answer });
-        }
-        let call = |(index, call): (u32, &GeneratedCall)| {
-            let function = json!({ "name": call.name, "arguments": call.arguments });
-            json!({ "id": self.ids.of(0, index), "type": "function", "function": function })
-        };
-        let calls: Vec<Value> = (0..).zip(&self.calls).map(call).collect();
-        let text = Some(&self.answer).filter(|text| !text.is_empty());
-        json!({ "role": "assistant", "content": text, "tool_calls": calls })
+    fn answer(&mut self) -> Message {
+        let calls = (0..).zip(std::mem::take(&mut self.calls));
+        let call = |(index, GeneratedCall { name, arguments })| ToolCall { id: self.ids.of(0, index), name, arguments };
+        let tool_calls = calls.map(call).collect();
+        let (reasoning, text) = (std::mem::take(&mut self.reasoning), std::mem::take(&mut self.answer));
+        Message { reasoning, tool_calls, ..Message::new("assistant", text) }
     }
 }

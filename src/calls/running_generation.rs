@@ -297,6 +297,11 @@ pub(crate) trait RunningText {
     }
 }
 
+/// A log-probability as JSON has it: impossible tokens get the smallest number, because JSON has no infinity.
+pub fn finite_logprob(logprob: f32) -> f32 {
+    logprob.max(-9999.0)
+}
+
 /// The choices of a call, put together from deltas.
 #[derive(Clone)]
 pub(crate) struct Choices(Vec<Choice>);

@@ -7,8 +7,9 @@ use super::generation::TextGeneration;
 use super::model_name;
 use super::output_spec::OutputRequest;
 use super::text_input::check_ids;
+use crate::content::Message;
 use crate::engine::{
-    EncoderModel, GenerationDefaults, Message, ModelInfo, ModelKind, PreprocessError, Prompt, PromptOptions,
+    EncoderModel, GenerationDefaults, ModelInfo, ModelKind, PreprocessError, Prompt, PromptOptions,
     SpecialTokenOptions, TextModel, TokenizeLimits, TokenizerDescription, Tool,
 };
 use crate::error::{Error, Result};

@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
-use super::messages::to_message;
+use super::messages::prompt_message;
 use super::output_spec::tool;
-use crate::engine::{Message, TrainingExample};
+use crate::content::Message;
+use crate::engine::TrainingExample;
 use crate::error::{Error, Result};
 use crate::service::training_data::{Example, is_trained, trim_line};
 
@@ -15,28 +16,28 @@ use crate::service::training_data::{Example, is_trained, trim_line};
 pub fn parse_line(line: &[u8], number: u64) -> Result<TrainingExample> {
     let wrong = |problem: &str| Error::invalid("training_file", format!("line {number}: {problem}."));
     let example = Example::parse(trim_line(line)).map_err(|problem| wrong(&problem))?;
-    convert_example(example).map_err(|error| wrong(error.message().trim_end_matches('.')))
+    Ok(convert_example(example))
 }
 
-fn convert_example(example: Example) -> Result<TrainingExample> {
-    Ok(match example {
+fn convert_example(example: Example) -> TrainingExample {
+    match example {
         Example::Messages { messages, tools } => {
             let trained = messages.iter().map(is_trained).collect();
-            TrainingExample::Chat { messages: convert("messages", &messages)?, trained, tools: tools_of(tools) }
+            TrainingExample::Chat { messages: convert(&messages), trained, tools: tools_of(tools) }
         }
         Example::Completion { prompt, completion } => TrainingExample::Completion { prompt, completion },
         Example::Text(text) => TrainingExample::Text(text),
         Example::Preference { messages, tools, preferred, non_preferred } => TrainingExample::Preference {
-            messages: convert("input.messages", &messages)?,
+            messages: convert(&messages),
             tools: tools_of(tools),
-            chosen: convert("preferred_output", &preferred)?,
-            rejected: convert("non_preferred_output", &non_preferred)?,
+            chosen: convert(&preferred),
+            rejected: convert(&non_preferred),
         },
-    })
+    }
 }
 
-fn convert(field: &str, messages: &[Value]) -> Result<Vec<Message>> {
-    messages.iter().enumerate().map(|(index, message)| to_message(&format!("{field}[{index}]"), message)).collect()
+fn convert(messages: &[Value]) -> Vec<Message> {
+    messages.iter().map(prompt_message).collect()
 }
 
 fn tools_of(definitions: Vec<Value>) -> Vec<crate::engine::Tool> {
@@ -48,7 +49,8 @@ mod tests {
     use serde_json::json;
 
     use super::parse_line;
-    use crate::engine::{Message, ToolCall, TrainingExample};
+    use crate::content::{Message, ToolCall};
+    use crate::engine::TrainingExample;
 
     #[test]
     fn a_chat_has_messages_weights_and_tools() {

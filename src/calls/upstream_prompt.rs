@@ -3,7 +3,7 @@
 use super::conversation_truncation::{PromptParts, truncated_messages};
 use super::dialect::Dialect;
 use super::upstream::token_estimate;
-use crate::engine::Message;
+use crate::content::Message;
 use crate::error::{Code, Error, Result};
 use crate::upstream::UpstreamModel;
 

@@ -48,11 +48,10 @@ use arc_swap::ArcSwap;
 use self::allowed_hosts::AllowedHosts;
 use self::client_address::TrustedProxies;
 use self::response_budget::ResponseBudget;
-use self::routes::responses::live::LiveResponses;
 use crate::calls::{
     chat::Chat, completions::Completions, embeddings::Embeddings, fine_tuning::FineTuning, images::Images,
-    model_pulls::ModelPulls, models::Models, speech::Speeches, tokenization::Tokenization,
-    transcriptions::Transcriptions,
+    model_pulls::ModelPulls, models::Models, responses::live::LiveResponses, speech::Speeches,
+    tokenization::Tokenization, transcriptions::Transcriptions,
 };
 use crate::clock_rng::ClockRng;
 use crate::disk_space::DiskReserve;
@@ -73,7 +72,7 @@ pub struct Api {
     pub fine_tuning: FineTuning,
     pub models: Models,
     pub pulls: ModelPulls,
-    pub chat: Chat,
+    pub chat: Arc<Chat>,
     pub completions: Completions,
     pub tokenization: Tokenization,
     pub embeddings: Embeddings,
@@ -81,7 +80,7 @@ pub struct Api {
     pub transcriptions: Transcriptions,
     pub speeches: Speeches,
     /// Responses that are generated in the background.
-    pub live_responses: LiveResponses,
+    pub live_responses: Arc<LiveResponses>,
     /// The host names that this server accepts.
     pub hosts: Data<AllowedHosts>,
     /// The origins whose pages may call the API from a browser.

@@ -37,6 +37,7 @@ use ring::digest::{Context, SHA256};
 use tokio::sync::oneshot;
 
 use outpost_common::clock_rng::ClockRng;
+pub use outpost_content::{Message, ToolCall};
 use outpost_models::backend::Isa;
 use outpost_models::devices::Selected;
 pub use outpost_models::encoder::head::Labels;
@@ -77,7 +78,6 @@ pub use speech::{SpeechModel, SpeechParts, SpeechRequest, SpokenPart, VoiceInfo}
 pub use text::chat_template::PromptError;
 use text::content_hash;
 pub use text::grammar::{CompiledGrammar, GrammarError, Unenforced, gbnf_to_lark};
-pub use text::message::Message;
 pub use text::model::TextModel;
 pub use text::prompt_options::{PromptEnd, PromptOptions, RESERVED_VARIABLES, TemplateVariable};
 pub use text::queue::Load;
@@ -87,7 +87,7 @@ pub use text::request::{
     TextOptions, TokenInfo, TokenLogprob,
 };
 pub use text::sampler::range::SamplingRange;
-pub use text::tools::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
+pub use text::tools::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCallDelta};
 pub use text::training_example::{TrainingExample, TrainingTexts};
 pub use tokenizer::{InfillFile, InfillTexts, Prompt, SpecialTokenOptions, TokenizeLimits};
 pub use training::{

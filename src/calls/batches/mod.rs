@@ -17,20 +17,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 
 use self::admission::Admission;
 pub use self::requests::RequestRunner;
 use self::requests::{EXPIRY_CHECK_INTERVAL, Outcome, Requests};
-use super::stop_signal::{LoopStopper, StopSignal, stop_signal};
+use super::background::stop_signal::{LoopStopper, StopSignal, stop_signal};
+use super::background::{self, Work};
 use crate::clock_rng::ClockRng;
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{BatchId, ProjectId};
 use crate::service::batches::{Batch, BatchState, Batches};
-use crate::service::is_taken_over;
 use crate::service::usage::Meter;
 
 /// The time until it tries again after an error.
@@ -49,7 +47,7 @@ pub struct BatchLoop {
 
 /// The steps of batches that run now.
 #[derive(Default)]
-struct Running {
+pub(super) struct Running {
     steps: HashSet<BatchId>,
     /// The batch of each project whose requests run.
     projects: HashMap<ProjectId, BatchId>,
@@ -73,7 +71,7 @@ impl BatchLoop {
 
     /// Runs until it is stopped.
     pub async fn run(self) {
-        tokio::join!(self.validate_all(), self.run_all());
+        tokio::join!(self.validate_all(), background::run(&self, &self.stop));
     }
 
     /// Validates one batch after the other, the oldest first.
@@ -89,84 +87,25 @@ impl BatchLoop {
                     RETRY_DELAY
                 }
             };
-            self.wait(&mut changes, wait).await;
+            tokio::select! {
+                _ = changes.changed() => {}
+                () = self.stop.wait() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
         }
     }
 
     async fn validate_next(&self) -> Result<bool> {
         let open = self.batches.open().await?;
         let Some(batch) = open.iter().find(|batch| batch.state == BatchState::Validating) else { return Ok(false) };
-        if self.batches.claim(batch.id).await? {
-            self.give_up_after(batch, self.batches.validate(batch).await).await?;
-        }
+        self.with_claim(batch, self.batches.validate(batch)).await?;
         Ok(true)
     }
 
-    /// Gives a batch up after a step, unless another process has taken it over.
-    async fn give_up_after(&self, batch: &Batch, step: Result<()>) -> Result<()> {
-        match step {
-            Err(error) if is_taken_over(&error) => {
-                tracing::info!(batch = %batch.id, "another server has taken a batch over");
-                Ok(())
-            }
-            step => {
-                self.batches.release(batch.id).await;
-                step
-            }
-        }
-    }
-
-    /// Waits for a change, a stop or this time.
-    async fn wait(&self, changes: &mut watch::Receiver<()>, time: Duration) {
-        tokio::select! {
-            _ = changes.changed() => {}
-            () = self.stop.wait() => {}
-            () = tokio::time::sleep(time) => {}
-        }
-    }
-
-    /// Runs the next step of every batch. When it is stopped, it waits for those that run.
-    async fn run_all(&self) {
-        let (mut running, mut steps) = (Running::default(), FuturesUnordered::new());
-        let mut changes = self.batches.changes();
-        while !self.stop.is_set() {
-            changes.mark_unchanged();
-            let wait = match self.batches.open().await {
-                Ok(open) => {
-                    let next = running.begin(&open, |batch| self.batches.is_expired(batch));
-                    steps.extend(next.into_iter().map(|batch| self.step(batch)));
-                    if open.is_empty() { IDLE_WAIT } else { EXPIRY_CHECK_INTERVAL }
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the batches cannot be read");
-                    RETRY_DELAY
-                }
-            };
-            tokio::select! {
-                Some(ended) = steps.next() => running.end(&ended),
-                () = self.wait(&mut changes, wait) => {}
-            }
-        }
-        while steps.next().await.is_some() {}
-    }
-
-    /// Does what a batch needs next.
-    async fn step(&self, batch: Batch) -> Batch {
-        if let Err(error) = self.claim_and_step(&batch).await {
-            tracing::warn!(batch = %batch.id, %error, "a batch cannot go on now");
-            tokio::select! {
-                () = self.stop.wait() => {}
-                () = tokio::time::sleep(RETRY_DELAY) => {}
-            }
-        }
-        batch
-    }
-
-    async fn claim_and_step(&self, batch: &Batch) -> Result<()> {
-        match self.batches.claim(batch.id).await? {
-            true => self.give_up_after(batch, self.try_step(batch).await).await,
-            false => Ok(()),
-        }
+    /// Does a step of a batch, unless another process does it.
+    async fn with_claim(&self, batch: &Batch, step: impl Future<Output = Result<()>>) -> Result<()> {
+        let (claim, release) = (self.batches.claim(batch.id), self.batches.release(batch.id));
+        background::with_claim(batch.id, claim, step, release).await.map(drop)
     }
 
     async fn try_step(&self, batch: &Batch) -> Result<()> {
@@ -192,6 +131,47 @@ impl BatchLoop {
             },
             _ => self.batches.remove_results(id).await,
         }
+    }
+}
+
+/// The next steps of batches that are validated.
+impl Work for BatchLoop {
+    type Open = Batch;
+    type Next = Batch;
+    type Outcome = Batch;
+    type Schedule = Running;
+
+    fn changes(&self) -> watch::Receiver<()> {
+        self.batches.changes()
+    }
+
+    async fn open(&self) -> Result<Vec<Batch>> {
+        self.batches.open().await
+    }
+
+    fn begin(&self, running: &mut Running, open: Vec<Batch>) -> (Vec<Batch>, Duration) {
+        let next = running.begin(&open, |batch| self.batches.is_expired(batch));
+        (next, if open.is_empty() { IDLE_WAIT } else { EXPIRY_CHECK_INTERVAL })
+    }
+
+    async fn attempt(&self, batch: Batch) -> Batch {
+        if let Err(error) = self.with_claim(&batch, self.try_step(&batch)).await {
+            tracing::warn!(batch = %batch.id, %error, "a batch cannot go on now");
+            tokio::select! {
+                () = self.stop.wait() => {}
+                () = tokio::time::sleep(RETRY_DELAY) => {}
+            }
+        }
+        batch
+    }
+
+    fn end(&self, running: &mut Running, batch: Batch) {
+        running.end(&batch);
+    }
+
+    fn unreadable(&self, error: &Error) -> Duration {
+        tracing::warn!(%error, "the batches cannot be read");
+        RETRY_DELAY
     }
 }
 

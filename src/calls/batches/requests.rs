@@ -7,8 +7,9 @@ use futures_util::future::LocalBoxFuture;
 use futures_util::{Stream, StreamExt, stream};
 
 use super::admission::{Admission, Slot};
+use crate::calls::background::stop_signal::{StopSignal, stop_signal, stopping};
+use crate::calls::background::{Settled, settle};
 use crate::calls::errors;
-use crate::calls::stop_signal::{StopSignal, stop_signal, stopping};
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::ids::RequestId;
@@ -184,16 +185,10 @@ impl Requests {
                 () = self.stop.wait() => Err(stopping()),
                 () = is_lost.wait() => Err(stopping()),
             };
-            match answered {
-                Err(error) if error.code() == Code::ShuttingDown => {
-                    recorder.discard();
-                    return Ok(Outcome::Interrupted);
-                }
-                Err(error) if is_temporary(&error, model_attempts) => {
-                    model_attempts += u32::from(error.code() == Code::ModelUnavailable);
-                    recorder.discard();
-                }
-                answered => {
+            match settle(answered, &recorder, |error| is_temporary(error, model_attempts)) {
+                Settled::Stopped => return Ok(Outcome::Interrupted),
+                Settled::Retry { is_model_unavailable } => model_attempts += u32::from(is_model_unavailable),
+                Settled::Ended(answered) => {
                     let result = self.result(answered)?;
                     self.batches.record(batch.id, &request, &result, &recorder).await?;
                     return Ok(Outcome::Complete);

@@ -13,14 +13,14 @@ use std::time::Duration;
 use super::interruption::{Interruption, job_error, not_installed, not_prepared};
 use super::preparation::{Prepared, Task, prepare};
 use super::watched::Watched;
+use crate::calls::background::stop_signal::{LoopStopper, StopSignal, stop_signal};
+use crate::calls::background::{Claimed, with_claim};
 use crate::calls::blocking::run_blocking;
-use crate::calls::stop_signal::{LoopStopper, StopSignal, stop_signal};
 use crate::clock_rng::ClockRng;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::ids::{JobId, ProjectId};
 use crate::service::fine_tuning::{Hyperparameters, Job, JobState, Jobs, Level, OpenJob};
-use crate::service::is_taken_over;
 
 /// The time until it tries again if memory or the disk is full.
 const RETRY: Duration = Duration::from_secs(15);
@@ -101,32 +101,22 @@ impl TrainingLoop {
 
     /// Trains a job, unless another server does. Returns how long to wait before the next.
     async fn train(&mut self, open: OpenJob) -> Option<Duration> {
-        let (id, project) = (open.job.id, open.job.project);
-        match self.jobs.claim(id).await {
-            Ok(true) => {}
-            Ok(false) => return None,
+        let (id, jobs) = (open.job.id, self.jobs.clone());
+        let training = async {
+            let turn = self.turns.values().max().copied().unwrap_or(0) + 1;
+            self.turns.insert(open.job.project, turn);
+            let has_begun = open.resolved.is_some();
+            let outcome = self.attempt(open).await;
+            self.finish(id, has_begun, outcome).await
+        };
+        match with_claim(id, jobs.claim(id), training, jobs.release(id)).await {
+            Ok(Claimed::Done(wait)) => wait,
+            Ok(Claimed::Elsewhere | Claimed::TakenOver) => None,
             Err(error) => {
-                tracing::warn!(job = %id, %error, "a fine-tuning job cannot be claimed");
-                return Some(RETRY);
-            }
-        }
-        let turn = self.turns.values().max().copied().unwrap_or(0) + 1;
-        self.turns.insert(project, turn);
-        let has_begun = open.resolved.is_some();
-        let outcome = self.attempt(open).await;
-        let wait = match self.finish(id, has_begun, outcome).await {
-            Err(error) if is_taken_over(&error) => {
-                tracing::info!(job = %id, "another server has taken a fine-tuning job over");
-                return None;
-            }
-            Err(error) => {
-                tracing::warn!(job = %id, %error, "the end of a training cannot be stored");
+                tracing::warn!(job = %id, %error, "a fine-tuning job was interrupted; it is tried again");
                 Some(RETRY)
             }
-            Ok(wait) => wait,
-        };
-        self.jobs.release(id).await;
-        wait
+        }
     }
 
     /// Stores how a training has ended. `has_begun`: an earlier one had. Returns how long to wait before the next.

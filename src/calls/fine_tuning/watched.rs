@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::interruption::{Interruption, failed};
 use super::pace::{Pace, Speed};
-use crate::calls::stop_signal::StopSignal;
+use crate::calls::background::stop_signal::StopSignal;
 use crate::clock_rng::ClockRng;
 use crate::engine::{Measurement, StepReport, TrainingCheckpoint, TrainingEvent, TrainingRun};
 use crate::ids::JobId;

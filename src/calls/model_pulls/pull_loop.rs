@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::errors::cancelled;
 use super::job::Job;
 use super::{Installer, ModelPulls};
+use crate::calls::background::stop_signal::{LoopStopper, StopSignal, stop_signal};
 use crate::calls::blocking::run_blocking;
-use crate::calls::stop_signal::{LoopStopper, StopSignal, stop_signal};
 
 /// Carries out the pulls that are queued. When it is stopped, the pull that runs is cancelled; what has arrived is kept.
 pub struct PullLoop {

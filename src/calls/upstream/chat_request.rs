@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::errors::unsupported;
 use super::request_fields::{Fields, TextParameters, add_text_parameters};
 use crate::calls::dialect::Dialect;
-use crate::engine::{CallMode, InputFormat, Message, OutputSpec, PromptEnd, PromptOptions, TextFormat, Tool};
+use crate::content::Message;
+use crate::engine::{CallMode, InputFormat, OutputSpec, PromptEnd, PromptOptions, TextFormat, Tool};
 use crate::error::Result;
 use crate::upstream::{Api, UpstreamModel};
 
@@ -139,22 +140,10 @@ impl ChatRequest<'_> {
 }
 
 fn message_json(message: &Message, api: Api) -> Value {
-    let mut fields = Fields::new();
-    fields.insert("role".to_owned(), json!(message.role));
-    let has_no_text = message.content.is_empty() && !message.tool_calls.is_empty();
-    fields.insert("content".to_owned(), if has_no_text { Value::Null } else { json!(message.content) });
-    if !message.reasoning.is_empty() && api != Api::OpenAi {
-        fields.insert("reasoning_content".to_owned(), json!(message.reasoning));
+    let mut fields = message.to_json();
+    if api == Api::OpenAi {
+        fields.shift_remove("reasoning_content");
     }
-    fields.extend(message.name.as_ref().map(|name| ("name".to_owned(), json!(name))));
-    if !message.tool_calls.is_empty() {
-        let calls = message.tool_calls.iter().map(|call| {
-            let function = json!({ "name": call.name, "arguments": call.arguments });
-            json!({ "id": call.id, "type": "function", "function": function })
-        });
-        fields.insert("tool_calls".to_owned(), calls.collect());
-    }
-    fields.extend(message.tool_call_id.as_ref().map(|id| ("tool_call_id".to_owned(), json!(id))));
     Value::Object(fields)
 }
 

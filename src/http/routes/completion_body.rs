@@ -52,8 +52,3 @@ pub fn token_text(bytes: &[u8]) -> String {
         Err(_) => bytes.iter().fold("bytes:".to_owned(), |text, byte| format!("{text}\\x{byte:02x}")),
     }
 }
-
-/// A log-probability as JSON has it: impossible tokens get the smallest number, because JSON has no infinity.
-pub fn finite_logprob(logprob: f32) -> f32 {
-    logprob.max(-9999.0)
-}

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use crate::content::Message;
 use crate::display::shorten;
-use crate::engine::{Message, PromptEnd, PromptOptions, RESERVED_VARIABLES, TemplateVariable};
+use crate::engine::{PromptEnd, PromptOptions, RESERVED_VARIABLES, TemplateVariable};
 use crate::error::{Error, Result};
 use crate::service::json_fields::invalid_field;
 
@@ -71,7 +72,9 @@ pub fn end_of_messages(messages: &[Message]) -> Result<PromptEnd> {
 /// The end of a prompt whose last message is continued. `field`: the field that asks for it.
 pub fn continued(last: Option<&Message>, field: &str) -> Result<PromptEnd> {
     match last {
-        Some(last) if last.role == "assistant" && last.tool_calls.is_empty() && !last.content.trim().is_empty() => {
+        Some(last)
+            if last.role == "assistant" && last.tool_calls.is_empty() && !last.content.text().trim().is_empty() =>
+        {
             Ok(PromptEnd::LastMessageText)
         }
         _ => {

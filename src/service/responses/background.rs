@@ -1,6 +1,6 @@
 //! Responses that are generated in the background: no client waits for them, and they outlive the process.
 //!
-//! What generates them ([`crate::calls::background_responses`]) reports back through the methods without an [`Access`] of a
+//! What generates them ([`crate::calls::responses::background`]) reports back through the methods without an [`Access`] of a
 //! caller: the server itself calls them. The end of a response is stored in the transaction that records its usage, so a
 //! restart generates it again or not at all. If nodes share the store, that also requires that this process has claimed it.
 //!

@@ -18,12 +18,12 @@ use super::spec::ModelFiles;
 use super::template_sources::TemplateSources;
 use super::tokenizer_info::{ChatTokenizerInfo, TokenizerDescription};
 use crate::text::chat_template::{PromptError, Template};
-use crate::text::message::Message;
 use crate::text::prompt_options::{PromptEnd, PromptOptions, TemplateVariable};
 use crate::text::reasoning::ReasoningSyntax;
 use crate::text::tools::{Tool, ToolPromptStyle};
 use crate::tokenizer::{ChatTokenizer, Prompt, TokenizeLimits};
 use outpost_common::clock_rng::ClockRng;
+use outpost_content::Message;
 
 /// A chat model's tokenizer and templates.
 pub struct ChatPreprocessor {
@@ -162,7 +162,7 @@ impl ChatPreprocessor {
             Ok(rendered) => rendered,
         };
         match messages.last().filter(|_| options.end == PromptEnd::LastMessageText) {
-            Some(last) => end_after(rendered, &self.tokens.protect(&last.content)),
+            Some(last) => end_after(rendered, &self.tokens.protect(&last.content.text())),
             None => Ok(rendered),
         }
     }

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::message::Message;
 use crate::text::prompt_options::PromptOptions;
 use crate::text::tools::Tool;
 use crate::text::training_example::TrainingExample;
 use crate::tokenizer::{InfillTexts, SpecialTokenOptions};
+use outpost_content::Message;
 
 /// To how many tokens pairs are truncated; `None`: not.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]

@@ -12,11 +12,11 @@
 use super::chat::ChatPreprocessor;
 use crate::error::PreprocessError;
 use crate::text::chat_template::PromptError;
-use crate::text::message::Message;
 use crate::text::prompt_options::{PromptEnd, PromptOptions};
 use crate::text::tools::Tool;
 use crate::text::training_example::{TrainingExample, TrainingTexts};
 use crate::tokenizer::TokenizeLimits;
+use outpost_content::Message;
 use outpost_models::training::TrainingText;
 
 impl ChatPreprocessor {
@@ -129,7 +129,6 @@ mod tests {
 
     use super::*;
     use crate::preprocessor::spec::ModelFiles;
-    use crate::text::tools::ToolCall;
     use crate::tokenizer::files::TextFiles;
     use outpost_common::clock_rng::{ClockRng, StoppedClock};
 
@@ -190,22 +189,6 @@ mod tests {
         texts: Vec<TrainingText>,
     }
 
-    fn message(value: &Value) -> Message {
-        let text = |path: &str| value.pointer(path).and_then(Value::as_str).map(str::to_owned);
-        let call = |index: usize| {
-            let part = |path: &str| text(&format!("/tool_calls/{index}/{path}"));
-            Some(ToolCall { id: part("id")?, name: part("function/name")?, arguments: part("function/arguments")? })
-        };
-        Message {
-            role: text("/role").unwrap(),
-            content: text("/content").unwrap(),
-            name: text("/name"),
-            reasoning: String::new(),
-            tool_calls: (0..).map_while(call).collect(),
-            tool_call_id: text("/tool_call_id"),
-        }
-    }
-
     /// `tests/fixtures/make_training_texts_reference.py` wrote the expected texts.
     #[test]
     fn conversations_match_transformers() {
@@ -216,7 +199,7 @@ mod tests {
             let config = json!({"bos_token": bos_token, "eos_token": eos_token});
             let preprocessor = preprocessor(&fixtures().join("tokenizers").join(&tokenizer), &template, &config);
             for Case { messages, trained, tools, texts: expected } in cases {
-                let messages: Vec<Message> = messages.iter().map(message).collect();
+                let messages: Vec<Message> = messages.iter().map(Message::from_json).collect();
                 let trained = (0..messages.len()).map(|index| trained.contains(&index)).collect();
                 let tool = |definition: &Value| {
                     let name = definition["function"]["name"].as_str().unwrap().to_owned();

@@ -6,7 +6,6 @@ pub mod content_hash;
 pub mod detokenizer;
 pub mod grammar;
 pub mod logprobs;
-pub mod message;
 pub mod model;
 mod prompt_logprobs;
 pub mod prompt_options;

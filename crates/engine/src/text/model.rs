@@ -1,6 +1,6 @@
 //! A loaded chat model: the network, its tokenizer and its chat template.
 
-use crate::text::message::Message;
+use outpost_content::Message;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -234,7 +234,7 @@ impl TextModel {
     /// users and tools: templates may leave out parts of assistant messages.
     pub fn min_prompt_tokens<'a>(&self, messages: impl IntoIterator<Item = &'a Message>) -> u64 {
         let counted = |message: &&Message| message.role == "user" || message.role == "tool";
-        let bytes = messages.into_iter().filter(counted).map(|message| message.content.trim().len()).sum();
+        let bytes = messages.into_iter().filter(counted).map(|message| message.content.text().trim().len()).sum();
         self.min_text_tokens(bytes)
     }
 

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::message::Message;
 use super::tools::Tool;
+use outpost_content::Message;
 use outpost_models::training::TrainingText;
 
 /// What a model learns from.

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
+use crate::content::{Content, Message, ToolCall};
 use crate::display::shorten;
-use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
 use crate::service::json_fields::invalid_field;
 use crate::service::message_validation::MAX_MESSAGES;
@@ -147,13 +147,14 @@ fn append_assistant(
 /// Appends a text. Neighbouring messages of a role are one message, as in Anthropic's API: many templates want the roles to
 /// alternate.
 fn append_text(role: &str, text: &str, out: &mut Vec<Message>) {
-    match out.last_mut().filter(|last| last.role == role) {
-        Some(last) if last.content.is_empty() => text.clone_into(&mut last.content),
-        Some(last) => {
-            last.content.push('\n');
-            last.content.push_str(text);
+    match out.last_mut() {
+        Some(Message { role: last, content: Content::Text(before), .. }) if last == role => {
+            if !before.is_empty() {
+                before.push('\n');
+            }
+            before.push_str(text);
         }
-        None => out.push(Message::new(role, text)),
+        _ => out.push(Message::new(role, text)),
     }
 }
 

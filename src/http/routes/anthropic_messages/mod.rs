@@ -18,6 +18,8 @@ use serde::Serialize;
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::calls::generation::RunningText;
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::OutputItems;
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
@@ -55,7 +57,8 @@ async fn create(
     let response = match is_streamed {
         true => {
             caller.recorder.defer();
-            stream::respond(running, request_logging::request_id(&request))
+            let turn = Turn::new(running, OutputItems::or_empty(), api.clock_rng.clone());
+            stream::respond(turn, request_logging::request_id(&request))
         }
         false => {
             let choices = running.whole().await?;

@@ -4,9 +4,10 @@ use actix_web::HttpResponse;
 use serde::Serialize;
 
 use super::response::{MessageBody, UsageBody, empty_message, signature, stop_reason};
-use crate::calls::chat::RunningChat;
 use crate::calls::generation::RunningText;
-use crate::engine::{FinishReason, TextDelta, ToolCallDelta};
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::{OutputItem, Step};
+use crate::engine::{FinishReason, TextDelta};
 use crate::error::{Error, Result};
 use crate::http::error::anthropic_in_stream;
 use crate::http::routes::generation_stream::{self, EventSource};
@@ -70,37 +71,26 @@ impl Event<'_> {
     }
 }
 
-pub fn respond(running: RunningChat, request_id: Option<RequestId>) -> HttpResponse {
-    let source = MessageEvents { running, open: None, blocks: 0, ending: FinishReason::Stop };
-    generation_stream::respond(source, request_id)
+pub fn respond(turn: Turn, request_id: Option<RequestId>) -> HttpResponse {
+    generation_stream::respond(MessageEvents { turn, blocks: 0 }, request_id)
 }
 
-/// The block that has started and not ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OpenBlock {
-    Thinking,
-    Text,
-    /// With the index of the call.
-    ToolUse(u32),
-}
-
+/// Each item of the output is a block.
 struct MessageEvents {
-    running: RunningChat,
-    open: Option<OpenBlock>,
+    turn: Turn,
     /// Blocks that have started.
     blocks: usize,
-    ending: FinishReason,
 }
 
 impl EventSource for MessageEvents {
-    type Call = RunningChat;
+    type Call = Turn;
 
-    fn call(&mut self) -> &mut RunningChat {
-        &mut self.running
+    fn call(&mut self) -> &mut Turn {
+        &mut self.turn
     }
 
     fn first_event(&self) -> Option<sse::Event> {
-        let start = Event::MessageStart { message: empty_message(&self.running) };
+        let start = Event::MessageStart { message: empty_message(&self.turn.chat) };
         Some(sse::join(start.encode(), Event::Ping.encode()))
     }
 
@@ -109,28 +99,16 @@ impl EventSource for MessageEvents {
     }
 
     fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
-        self.ending = delta.end.unwrap_or(self.ending);
         let mut events = Vec::new();
-        if !delta.reasoning.is_empty() {
-            if self.open != Some(OpenBlock::Thinking) {
-                self.start(OpenBlock::Thinking, Start::Thinking { thinking: "", signature: "" }, &mut events);
-            }
-            self.push_delta(Delta::Thinking { thinking: &delta.reasoning }, &mut events);
-        }
-        if !delta.text.is_empty() {
-            if self.open != Some(OpenBlock::Text) {
-                self.start(OpenBlock::Text, Start::Text { text: "" }, &mut events);
-            }
-            self.push_delta(Delta::Text { text: &delta.text }, &mut events);
-        }
-        for ToolCallDelta { index, name, arguments } in &delta.calls {
-            if let Some(name) = name {
-                let id = self.running.call_ids.of(0, *index);
-                let start = Start::ToolUse { id, name, input: serde_json::Map::new() };
-                self.start(OpenBlock::ToolUse(*index), start, &mut events);
-            }
-            if !arguments.is_empty() {
-                self.push_delta(Delta::InputJson { partial_json: arguments }, &mut events);
+        for step in self.turn.add(delta) {
+            match &step {
+                Step::Start(item) => self.start_block(item, &mut events),
+                Step::End => self.stop_block(&mut events),
+                Step::Reasoning(thinking) => self.push_delta(Delta::Thinking { thinking }, &mut events),
+                Step::Text { text, .. } => self.push_delta(Delta::Text { text }, &mut events),
+                Step::Arguments(partial_json) | Step::Input(partial_json) => {
+                    self.push_delta(Delta::InputJson { partial_json }, &mut events);
+                }
             }
         }
         (!events.is_empty()).then(|| events.concat().into())
@@ -138,10 +116,13 @@ impl EventSource for MessageEvents {
 
     fn last_event(&mut self) -> sse::Event {
         let mut events = Vec::new();
-        self.stop_block(&mut events);
-        let (stop_reason, stop_sequence) = stop_reason(&self.running, self.ending);
+        if self.blocks > 0 {
+            self.stop_block(&mut events);
+        }
+        let Turn { chat, output, .. } = &self.turn;
+        let (stop_reason, stop_sequence) = stop_reason(chat, output.ending.unwrap_or(FinishReason::Stop));
         let delta = MessageEnd { stop_reason, stop_sequence };
-        events.push(Event::MessageDelta { delta, usage: self.running.usage().into() }.encode());
+        events.push(Event::MessageDelta { delta, usage: chat.usage().into() }.encode());
         events.push(Event::MessageStop.encode());
         events.concat().into()
     }
@@ -152,23 +133,27 @@ impl EventSource for MessageEvents {
 }
 
 impl MessageEvents {
-    /// Ends the open block and starts another.
-    fn start(&mut self, block: OpenBlock, content_block: Start<'_>, events: &mut Vec<sse::Event>) {
-        self.stop_block(events);
+    fn start_block(&mut self, item: &OutputItem, events: &mut Vec<sse::Event>) {
+        let content_block = match item {
+            OutputItem::Reasoning(_) => Start::Thinking { thinking: "", signature: "" },
+            OutputItem::Message { .. } => Start::Text { text: "" },
+            OutputItem::Call { call, name, .. } | OutputItem::CustomCall { call, name, .. } => {
+                Start::ToolUse { id: self.turn.chat.call_ids.of(0, *call), name, input: serde_json::Map::new() }
+            }
+        };
         events.push(Event::ContentBlockStart { index: self.blocks, content_block }.encode());
-        (self.open, self.blocks) = (Some(block), self.blocks + 1);
+        self.blocks += 1;
     }
 
     fn push_delta(&self, delta: Delta<'_>, events: &mut Vec<sse::Event>) {
         events.push(Event::ContentBlockDelta { index: self.blocks.saturating_sub(1), delta }.encode());
     }
 
-    fn stop_block(&mut self, events: &mut Vec<sse::Event>) {
-        if self.open == Some(OpenBlock::Thinking) {
-            self.push_delta(Delta::Signature { signature: &signature(&self.running) }, events);
+    fn stop_block(&self, events: &mut Vec<sse::Event>) {
+        let index = self.blocks.saturating_sub(1);
+        if let Some(OutputItem::Reasoning(_)) = self.turn.output.items().get(index) {
+            self.push_delta(Delta::Signature { signature: &signature(&self.turn.chat) }, events);
         }
-        if self.open.take().is_some() {
-            events.push(Event::ContentBlockStop { index: self.blocks.saturating_sub(1) }.encode());
-        }
+        events.push(Event::ContentBlockStop { index }.encode());
     }
 }

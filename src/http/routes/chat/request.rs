@@ -12,7 +12,8 @@ use super::output_format::{self, ResponseFormat, ToolChoice};
 use crate::calls::chat::ChatCall;
 use crate::calls::conversation_context::no_model;
 use crate::calls::messages;
-use crate::engine::{self, MAX_CHOICES, MAX_TOP_LOGPROBS, PromptOptions};
+use crate::content;
+use crate::engine::{MAX_CHOICES, MAX_TOP_LOGPROBS, PromptOptions};
 use crate::error::{Error, Result};
 use crate::http::routes::foreign_fields::left_out;
 use crate::http::routes::message_schema::{self, Message};
@@ -207,7 +208,7 @@ impl ChatRequest {
         Ok(CheckedRequest { call, storing, stream, includes_reasoning, ignored })
     }
 
-    fn prompt(&mut self, last: Option<&engine::Message>) -> Result<PromptOptions> {
+    fn prompt(&mut self, last: Option<&content::Message>) -> Result<PromptOptions> {
         if self.continue_final_message == Some(true) && self.conversation_id.is_some() {
             let text = "'continue_final_message' is not supported with conversation_id: the conversation would have the message in two parts.";
             return Err(Error::invalid("continue_final_message", text));

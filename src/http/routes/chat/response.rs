@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use super::conversation_fields::{self, ConversationRef};
 use crate::calls::chat::RunningChat;
-use crate::calls::generation::{Choice, RunningText};
+use crate::calls::generation::{Choice, RunningText, finite_logprob};
 use crate::calls::output_spec::GeneratedCall;
 use crate::engine::{TokenInfo, TokenLogprob, ToolCallDelta};
-use crate::http::routes::completion_body::{UsageBody, finish_reason, finite_logprob};
+use crate::http::routes::completion_body::{UsageBody, finish_reason};
 use crate::http::routes::prompt_logprobs::{self, PromptLogprobs};
 
 #[derive(Serialize, utoipa::ToSchema)]

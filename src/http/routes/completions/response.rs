@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::calls::completions::RunningCompletion;
-use crate::calls::generation::{Choice, RunningText};
+use crate::calls::generation::{Choice, RunningText, finite_logprob};
 use crate::engine::{PromptToken, TokenInfo, TokenLogprob};
-use crate::http::routes::completion_body::{UsageBody, finish_reason, finite_logprob, token_text};
+use crate::http::routes::completion_body::{UsageBody, finish_reason, token_text};
 use crate::http::routes::prompt_logprobs::{self, PromptLogprobs};
 
 #[derive(Serialize, utoipa::ToSchema)]

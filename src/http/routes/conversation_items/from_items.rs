@@ -1,13 +1,11 @@
 //! Items as messages of a stored conversation. Each message item is a message of its own; calls and reasoning belong to the
 //! assistant's message that they are next to.
 
-use std::collections::HashMap;
+use serde_json::Value;
 
-use serde_json::{Map, Value, json};
-
-use crate::engine::{Message, ToolCall};
+use crate::content::Message;
 use crate::error::{Error, Result};
-use crate::http::routes::responses::input::{Transcript, kind, no_text, part_text};
+use crate::http::routes::responses::input::{Transcript, kind};
 use crate::http::routes::responses::reasoning;
 use crate::service::json_fields::invalid_field;
 use crate::service::message_validation::MAX_MESSAGES;
@@ -39,26 +37,19 @@ pub fn in_items(error: Error) -> Error {
 
 /// Converts items. `field`: the name of their list.
 pub fn messages(field: &str, items: &[Value]) -> Result<StoredItems> {
-    let mut transcript = Transcript::of_conversation();
-    let (mut attached, mut left_out) = (HashMap::new(), LeftOut::default());
+    let (mut transcript, mut left_out) = (Transcript::to_store(), LeftOut::default());
     for (index, item) in items.iter().enumerate() {
         let field = format!("{field}[{index}]");
         if kind(item) == Some("item_reference") {
             return invalid_field(&format!("{field}.type"), "is 'item_reference'. Send the item itself");
         }
-        match attached_parts(&field, item)? {
-            Some(parts) => {
-                transcript.append_item(&field, &without_content(item))?;
-                attached.insert(transcript.messages.len(), parts);
-            }
-            None => transcript.append_item(&field, item)?,
-        }
+        transcript.append_item(&field, item)?;
         left_out.observe(&field, item);
     }
     let mut ignored = transcript.ignored;
     ignored.append(&mut left_out.finish());
-    let stored = |(count, message): (usize, Message)| stored_message(message, attached.remove(&count));
-    Ok(StoredItems { messages: (1..).zip(transcript.messages).map(stored).collect(), ignored })
+    let stored = |message: &Message| Value::Object(message.to_json()).to_string();
+    Ok(StoredItems { messages: transcript.messages.iter().map(stored).collect(), ignored })
 }
 
 /// Reasoning that belongs to nothing.
@@ -91,79 +82,10 @@ impl LeftOut {
     }
 }
 
-fn without_content(item: &Value) -> Value {
-    let mut fields = item.as_object().cloned().unwrap_or_default();
-    fields.insert("content".to_owned(), json!(""));
-    Value::Object(fields)
-}
-
-/// The parts of a message that is not the assistant's, if one of them is not text.
-fn attached_parts(field: &str, item: &Value) -> Result<Option<Vec<Value>>> {
-    let is_assistant = item.get("role").and_then(Value::as_str) == Some("assistant");
-    let parts = item.get("content").and_then(Value::as_array);
-    let Some(parts) = parts.filter(|_| kind(item) == Some("message") && !is_assistant) else { return Ok(None) };
-    if parts.iter().all(|part| part_text(part).is_some()) {
-        return Ok(None);
-    }
-    let part = |(index, part)| stored_part(&format!("{field}.content[{index}]"), part);
-    parts.iter().enumerate().map(part).collect::<Result<Vec<_>>>().map(Some)
-}
-
-/// A part as chat completions have it.
-fn stored_part(field: &str, part: &Value) -> Result<Value> {
-    if let Some(text) = part_text(part) {
-        return Ok(json!({ "type": "text", "text": text }));
-    }
-    match part.get("type").and_then(Value::as_str) {
-        Some("input_image") => match part.get("image_url") {
-            Some(url @ Value::String(_)) => {
-                let mut image = Map::from_iter([("url".to_owned(), url.clone())]);
-                if let Some(detail) = part.get("detail").filter(|detail| detail.is_string()) {
-                    image.insert("detail".to_owned(), detail.clone());
-                }
-                Ok(json!({ "type": "image_url", "image_url": image }))
-            }
-            _ => invalid_field(&format!("{field}.image_url"), "must be a URL. Images cannot be named by a file_id"),
-        },
-        Some("input_file") => {
-            let fields = part.as_object().into_iter().flatten();
-            let file: Map<String, Value> =
-                fields.filter(|(name, _)| *name != "type").map(|(name, value)| (name.clone(), value.clone())).collect();
-            Ok(json!({ "type": "file", "file": file }))
-        }
-        Some("input_audio") => Ok(part.clone()),
-        _ => no_text(field, part),
-    }
-}
-
-/// A message as chat completions have it. `parts`: its content, if it has other parts than text.
-fn stored_message(message: Message, parts: Option<Vec<Value>>) -> String {
-    let Message { role, content, reasoning, tool_calls, tool_call_id, .. } = message;
-    let content = match parts {
-        Some(parts) => json!(parts),
-        None if content.is_empty() && !tool_calls.is_empty() => Value::Null,
-        None => json!(content),
-    };
-    let mut fields = Map::from_iter([("role".to_owned(), json!(role)), ("content".to_owned(), content)]);
-    if !reasoning.is_empty() {
-        fields.insert("reasoning_content".to_owned(), json!(reasoning));
-    }
-    if !tool_calls.is_empty() {
-        let calls: Vec<Value> = tool_calls.iter().map(stored_call).collect();
-        fields.insert("tool_calls".to_owned(), json!(calls));
-    }
-    if let Some(id) = tool_call_id {
-        fields.insert("tool_call_id".to_owned(), json!(id));
-    }
-    Value::Object(fields).to_string()
-}
-
-fn stored_call(call: &ToolCall) -> Value {
-    json!({ "id": call.id, "type": "function", "function": { "name": call.name, "arguments": call.arguments } })
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::service::message_validation::{UnknownFields, parse};
 

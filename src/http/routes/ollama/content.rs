@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 
+use crate::content::{Message, ToolCall};
 use crate::display::shorten;
-use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
 use crate::service::json_fields::{invalid_field, optional};
 use crate::service::message_validation::MAX_MESSAGES;
@@ -117,6 +117,8 @@ impl Calls {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use serde_json::json;
 
     use super::*;
@@ -149,7 +151,7 @@ mod tests {
         let results: Vec<_> = parsed
             .iter()
             .filter(|message| message.role == "tool")
-            .map(|message| (message.content.as_str(), message.tool_call_id.as_deref(), message.name.as_deref()))
+            .map(|message| (message.content.text(), message.tool_call_id.as_deref(), message.name.as_deref()))
             .collect();
         let expected = [
             ("2", Some("call00001"), Some("b")),
@@ -157,10 +159,11 @@ mod tests {
             ("3", Some("call00002"), Some("a")),
             ("4", Some("own"), None),
             ("5", Some("call00004"), None),
-        ];
+        ]
+        .map(|(text, id, name)| (Cow::from(text), id, name));
         assert_eq!(results, expected);
         assert_eq!(parsed[2].tool_calls[0].arguments, r#"{"z":1,"a":2}"#);
-        assert_eq!((parsed[0].role.as_str(), parsed[2].content.as_str()), ("system", ""));
+        assert_eq!((parsed[0].role.as_str(), &*parsed[2].content.text()), ("system", ""));
         assert_eq!(parsed[2].reasoning, "hm");
         assert_eq!(parsed[6].tool_calls[0].arguments, "{}");
     }

@@ -6,11 +6,10 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::calls::generation::{Choice, RunningText};
+use crate::calls::generation::{Choice, RunningText, finite_logprob};
 use crate::calls::output_spec::{GeneratedCall, ToolCallIds};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::engine::{FinishReason, TokenInfo, TokenLogprob};
-use crate::http::routes::completion_body::finite_logprob;
 
 /// A response, or a part of one.
 #[derive(Serialize, utoipa::ToSchema)]

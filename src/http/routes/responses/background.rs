@@ -1,32 +1,25 @@
 //! Responses that are generated in the background.
 
-use std::sync::Arc;
-
 use actix_web::HttpResponse;
 use actix_web::web::Data;
 use futures_util::future::LocalBoxFuture;
 use serde_json::{Map, Value, json};
 
-use super::conversation_field::with_field_names;
-use super::follow;
-use super::input_items;
-use super::live::LiveEnd;
 use super::request::{Checked, ResponsesRequest};
-use super::response::{Failure, ResponseBody};
-use super::running::RunningResponse;
-use super::shared_steps;
+use super::response::{Failure, ResponseBody, ResponseEncoder};
 use super::validation::validate_resolved;
-use crate::calls::background_responses::ResponseRunner;
-use crate::error::{Code, Error, Result};
+use super::{custom_tools, follow, input_items};
+use crate::calls::responses::background::{DecodedResponse, ResponseCodec};
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::OutputItems;
+use crate::error::{Error, Result};
 use crate::http::Api;
 use crate::http::authentication::Caller;
 use crate::http::extractors;
 use crate::http::header_list::with_lists;
-use crate::http::response::{ApiResult, Mount};
-use crate::http::response_budget::Room;
+use crate::http::response::ApiResult;
 use crate::ids::ResponseId;
-use crate::service::responses::{BackgroundRequest, ChainLink, EndedResponse, StartedResponse, StoredResponse};
-use crate::service::usage::{Outcome, UsageRecorder};
+use crate::service::responses::{BackgroundRequest, ChainLink, StartedResponse, StoredResponse};
 
 /// Stores a response that is to be generated. `body`: the JSON of its request.
 pub async fn create(caller: &Caller, checked: Checked, link: ChainLink, body: &[u8], api: &Data<Api>) -> ApiResult {
@@ -68,12 +61,6 @@ fn request_json(body: &[u8], known_seed: Option<u64>, api: &Api) -> Result<Strin
     to_json(&fields)
 }
 
-fn random_number(api: &Api) -> u64 {
-    let mut bytes = [0; 8];
-    api.clock_rng.fill(&mut bytes);
-    u64::from_le_bytes(bytes)
-}
-
 fn to_json(value: &impl serde::Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(Error::internal)
 }
@@ -96,74 +83,31 @@ fn changed(response: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Resu
     to_json(&fields)
 }
 
-/// Generates responses with the code of `POST /responses`.
-pub struct BackgroundResponseRunner(pub Data<Api>);
+/// Decodes and encodes responses as `POST /responses` does.
+pub struct BackgroundResponseCodec(pub Data<Api>);
 
-impl ResponseRunner for BackgroundResponseRunner {
-    fn run(
-        &self,
-        started: StartedResponse,
-        recorder: Arc<UsageRecorder>,
-    ) -> LocalBoxFuture<'static, Result<EndedResponse>> {
-        let api = self.0.clone();
-        Box::pin(async move { generate(&api, started, recorder).await })
+impl ResponseCodec for BackgroundResponseCodec {
+    fn decode(&self, started: &StartedResponse) -> LocalBoxFuture<'static, Result<DecodedResponse>> {
+        let (api, started) = (self.0.clone(), started.clone());
+        Box::pin(async move { decode(&api, started).await })
     }
 
-    fn failed(&self, started: &StartedResponse, error: &Error) -> Result<EndedResponse> {
+    fn failed(&self, response: &str, error: &Error) -> Result<String> {
         let failure = Failure::of(error);
-        let response = changed(&started.stored.response, |fields| {
+        changed(response, |fields| {
             fields.insert("status".to_owned(), json!("failed"));
             fields.insert("error".to_owned(), json!(failure));
-        })?;
-        let steps = started.request.keeps_steps.then(String::new);
-        Ok(EndedResponse { response, steps, outcome: Outcome::of_status(error.code().status()) })
-    }
-
-    fn ended(&self, id: ResponseId, is_stored_here: bool) {
-        let end = if is_stored_here { LiveEnd::Stored } else { LiveEnd::Closed };
-        self.0.live_responses.close(id, end);
-    }
-
-    fn stopped(&self) {
-        self.0.live_responses.close_all();
+        })
     }
 }
 
-async fn generate(api: &Api, started: StartedResponse, recorder: Arc<UsageRecorder>) -> Result<EndedResponse> {
+async fn decode(api: &Api, started: StartedResponse) -> Result<DecodedResponse> {
     let StartedResponse { stored, created_at, request, access } = started;
-    let live = api.live_responses.keep(stored.id);
-    let caller = Caller { access, mount: Mount::OpenAi, recorder, room: Room::unlimited() };
-    if request.keeps_steps {
-        // Streams follow it.
-        caller.recorder.defer();
-    }
     let items = input_items::parsed(&stored)?;
     let body: ResponsesRequest = extractors::from_json(request.json.as_bytes())?;
-    let (Checked { call, settings, reasoning, .. }, _) = validate_resolved(body, items, None, &caller, api).await?;
-    let chat = api.chat.start(&caller.access, call, caller.recorder.clone()).await.map_err(with_field_names)?;
-    let running = RunningResponse::new(chat, settings, reasoning, None, api.clock_rng.clone());
-    let mut running = running.with_identity(stored.id, created_at);
-    // On a shared store, a response that is generated again has another number.
-    let number = api.services.responses.is_shared().then(|| random_number(api));
-    live.start(number, running.encoder());
-    let observe = |steps| {
-        if request.keeps_steps {
-            live.extend(steps);
-        }
-    };
-    let publish = shared_steps::publish(api, stored.id, number, request.keeps_steps.then_some(&*live));
-    let generated = tokio::select! {
-        generated = running.generate(observe) => generated,
-        never = publish => match never {},
-    };
-    let (body, outcome) = match generated.err() {
-        None => (running.complete(), Outcome::Succeeded),
-        Some(error) if error.code() == Code::ShuttingDown => return Err(error),
-        Some(error) => (running.failed(Failure::of(&error)), Outcome::of_status(error.code().status())),
-    };
-    let steps = match request.keeps_steps {
-        true => Some(live.with_output(to_json)?),
-        false => None,
-    };
-    Ok(EndedResponse { response: to_json(&body)?, steps, outcome })
+    let (Checked { call, settings, reasoning, .. }, _) = validate_resolved(body, items, None, &access, api).await?;
+    let output = OutputItems::new(custom_tools::names(&settings.tools));
+    let encoder = ResponseEncoder { id: stored.id, created_at, settings, reasoning };
+    let encode = Box::new(move |turn: &Turn| to_json(&encoder.complete(turn)));
+    Ok(DecodedResponse { call, output, reasoning, encode })
 }

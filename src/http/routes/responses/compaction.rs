@@ -1,7 +1,5 @@
 //! Compaction: the model summarizes a conversation that has become long, and the summary takes the place of its messages.
 
-use std::ops::RangeInclusive;
-
 use actix_web::http::header::HeaderValue;
 use actix_web::{HttpResponse, post, web};
 use serde::{Deserialize, Serialize};
@@ -15,14 +13,10 @@ use super::request::parse_previous;
 use super::response::UsageBody;
 use super::validation::chain;
 use super::{input_items, summary_item};
-use crate::calls::chat::{ChatCall, RunningChat};
-use crate::calls::dialect::Dialect;
 use crate::calls::generation::RunningText;
-use crate::calls::message_joining::{join, last_turn};
-use crate::calls::output_spec::OutputRequest;
-use crate::calls::sampling_request::SamplingRequest;
-use crate::engine::{Message, PromptOptions};
-use crate::error::{Code, Error, Result};
+use crate::calls::responses::summary::{LongConversation, Summary, TASK, summarize};
+use crate::engine::PromptOptions;
+use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
@@ -33,15 +27,6 @@ use crate::http::{Api, authentication::Caller};
 use crate::ids::ResponseId;
 use crate::service::responses::Chain;
 
-/// What the model is asked for.
-const TASK: &str = "Summarize this conversation, so that another assistant can go on with it from your summary alone. \
-Write down what the user wants and has decided, what was done and found out, names, paths, numbers and other exact values \
-that will be needed, and what remains to be done. Write only the summary.";
-/// Max tokens of a summary, and the part of the context that it may fill.
-const MAX_SUMMARY_TOKENS: u32 = 1024;
-const SUMMARY_PART: u32 = 4;
-/// Bytes of a part whose repetition is a loop. Shorter ones occur in tables and rules.
-const LOOP_BYTES: RangeInclusive<usize> = 24..=600;
 /// Max bytes of JSON of the user's messages that are kept. The latest are kept.
 const MAX_KEPT_BYTES: usize = 16 << 10;
 
@@ -87,38 +72,17 @@ pub async fn compact(caller: Caller, body: ApiJson<CompactRequest>, api: web::Da
     let InputMessages { messages, context, mut ignored } =
         of_chain(&chain, request.instructions.as_deref(), auto, &asked)?;
     ignored.extend(unknown_names(&request.rest, |name, _| name.starts_with("prompt_cache_")));
-    let earlier = earlier_messages([&context.history[..], &messages].concat());
-    let window = api.models.get(&caller.access, &request.model).await?.context_window;
-    let max_tokens = window.map_or(MAX_SUMMARY_TOKENS, |window| (window / SUMMARY_PART).clamp(1, MAX_SUMMARY_TOKENS));
-    let call = ChatCall {
-        model: Some(request.model),
-        messages,
-        context,
-        prompt: PromptOptions { variables: thinking(false).into(), ..PromptOptions::default() },
-        max_reasoning_tokens: None,
-        output: OutputRequest { dialect: Dialect::Responses, ..OutputRequest::default() },
-        choices: 1,
-        max_tokens: Some((max_tokens, "input")),
-        sampling: SamplingRequest { temperature: Some(0.0), ..SamplingRequest::default() },
-        seed: Some(0),
-        stop: Some(Vec::new()),
-        logprobs: None,
-        prompt_logprobs: None,
-    };
-    let started = api.chat.start(&caller.access, call, caller.recorder.clone()).await;
-    let mut chat = started.map_err(with_field_names)?;
-    let left_out = chat.truncated.unwrap_or(0);
-    if left_out > 0 && left_out == earlier {
-        let text = "The last turn of the conversation and the summary do not fit into the context of the model. Leave out the oldest items, or use a model with a longer context.";
-        return Err(Error::new(Code::ContextLengthExceeded, text).param("input"));
-    }
-    let summary = summary(&mut chat).await?;
+    let context_window = api.models.get(&caller.access, &request.model).await?.context_window;
+    let prompt = PromptOptions { variables: thinking(false).into(), ..PromptOptions::default() };
+    let conversation = LongConversation { model: request.model, context_window, messages, context, prompt };
+    let summarized = summarize(&api.chat, &caller.access, conversation, caller.recorder.clone()).await;
+    let Summary { chat, text, left_out } = summarized.map_err(with_field_names)?;
     let id = ResponseId::from_bytes(chat.id.to_bytes());
     let compacted = CompactedResponse {
         id: id.to_string(),
         object: "response.compaction",
         created_at: chat.created.as_seconds(),
-        output: output(id, &chain, &own, &summary)?,
+        output: output(id, &chain, &own, &text)?,
         usage: chat.usage().into(),
     };
     let mut response = with_lists(HttpResponse::Ok().json(compacted), &ignored, &[]);
@@ -126,48 +90,16 @@ pub async fn compact(caller: Caller, body: ApiJson<CompactRequest>, api: web::Da
     Ok(response)
 }
 
-/// What the model writes, until it begins to repeat itself.
-async fn summary(chat: &mut RunningChat) -> Result<String> {
-    let mut text = String::new();
-    while let Some(delta) = chat.next().await {
-        text.push_str(&delta?.text);
-        if let Some(end) = end_before_loop(&text) {
-            text.truncate(end);
-            chat.cancel();
-            break;
-        }
-    }
-    Ok(text.trim().to_owned())
-}
-
-/// The length of a text without its loop, if it ends with three copies of the same part. One copy stays.
-fn end_before_loop(text: &str) -> Option<usize> {
-    let (bytes, length) = (text.as_bytes(), text.len());
-    let is_loop = |part: &usize| {
-        let copies = bytes.len().checked_sub(3 * part).and_then(|start| bytes.get(start..));
-        copies.is_some_and(|copies| copies[..2 * part] == copies[*part..])
-    };
-    let part = LOOP_BYTES.into_iter().find(is_loop)?;
-    // The copies need not begin between two characters.
-    (0..=length - 2 * part).rev().find(|end| text.is_char_boundary(*end))
-}
-
 /// The stored responses of the conversation, and the items after them.
 async fn conversation(request: &CompactRequest, caller: &Caller, api: &Api) -> Result<(Chain, Vec<Value>)> {
     let responses = &api.services.responses;
     let previous = parse_previous(request.previous_response_id.as_deref())?;
-    let chain = chain(previous, caller, api).await?;
+    let chain = chain(previous, &caller.access, api).await?;
     let own = match &request.input {
         None | Some(Value::Null) if previous.is_some() => Vec::new(),
         input => input_items::resolve(responses, &caller.access, input::items(input.as_ref())?).await?,
     };
     Ok((chain, own))
-}
-
-/// The number of messages before the last one of the user, without system messages.
-fn earlier_messages(messages: Vec<Message>) -> usize {
-    let joined = join(messages, false);
-    joined[..last_turn(&joined)].iter().filter(|message| message.role != "system").count()
 }
 
 fn message(text: &str) -> Value {
@@ -197,20 +129,6 @@ fn output(response: ResponseId, chain: &Chain, own: &[Value], summary: &str) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_loop_is_cut_after_its_first_copy() {
-        let sentence = "They left Brest — on 14 May. ";
-        let text = format!("The boat is Rosa.\n{}", sentence.repeat(3));
-        assert_eq!(&text[..end_before_loop(&text).unwrap()], format!("The boat is Rosa.\n{sentence}"));
-        assert_eq!(end_before_loop(&text[..text.len() - 1]), None, "it is cut as soon as it is complete");
-        assert_eq!(end_before_loop(&sentence.repeat(2)), None);
-        assert_eq!(end_before_loop("| --- | --- | --- |"), None);
-        assert_eq!(end_before_loop(""), None);
-        for end in 0..text.len() {
-            text.get(..end).and_then(end_before_loop);
-        }
-    }
 
     #[test]
     fn the_latest_messages_of_the_user_are_kept() {

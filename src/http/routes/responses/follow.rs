@@ -9,11 +9,11 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::live::{LiveEnd, LiveResponse, generation_of};
-use super::output_items::OutputItems;
-use super::response::ItemEncoder;
-use super::shared_steps;
 use super::stream::EventEncoder;
+use crate::calls::responses::item_format::ItemFormat;
+use crate::calls::responses::live::{LiveEnd, LiveResponse, generation_of};
+use crate::calls::responses::shared_steps;
+use crate::calls::turn::output::OutputItems;
 use crate::error::{Code, Error, Result};
 use crate::http::error::responses_in_stream;
 use crate::http::response_budget::Room;
@@ -68,7 +68,7 @@ struct Follower {
 struct Begun {
     /// Its number, if nodes share the store.
     number: Option<u64>,
-    encoder: ItemEncoder,
+    format: ItemFormat,
 }
 
 /// What is sent next.
@@ -94,7 +94,7 @@ impl Follower {
         let keep_alive = Instant::now() + sse::KEEP_ALIVE;
         loop {
             self.changes.mark_unchanged();
-            let update = shared_steps::update(&self.api, self.stored.id, &self.live);
+            let update = shared_steps::update(&self.api.services.responses, self.stored.id, &self.live);
             let Ok(next_update) = timeout_at(keep_alive, update).await else { return Some(sse::keep_alive()) };
             let end = self.add_new_steps();
             if let Some(event) = self.events.take() {
@@ -115,11 +115,11 @@ impl Follower {
     /// Adds the events of new steps. Returns why there will be no more.
     fn add_new_steps(&mut self) -> Option<LiveEnd> {
         let news = self.live.steps_after(self.known);
-        if let (Some(encoder), None) = (news.encoder, self.begun) {
-            self.begun = Some(Begun { number: news.generation, encoder });
+        if let (Some(format), None) = (news.format, self.begun) {
+            self.begun = Some(Begun { number: news.generation, format });
             self.events.add_response("response.in_progress", &at_first(&self.stored.response, "in_progress"));
         }
-        let Some(Begun { number, encoder }) = self.begun else { return news.end };
+        let Some(Begun { number, format }) = self.begun else { return news.end };
         if news.generation != number {
             // Events of two generations must not be mixed.
             return Some(LiveEnd::Interrupted);
@@ -127,7 +127,7 @@ impl Follower {
         self.known += news.steps.len();
         for step in &news.steps {
             self.output.apply(step);
-            self.events.add_step(step, (&self.output, encoder));
+            self.events.add_step(step, (&self.output, format));
         }
         news.end
     }
@@ -154,8 +154,8 @@ impl Follower {
             _ => {
                 // A response that was cancelled ends in the middle of an item.
                 let is_whole = status != "cancelled" && end != LiveEnd::LacksSteps;
-                if let Some(Begun { encoder, .. }) = self.begun.filter(|_| is_whole) {
-                    self.events.end_item((&self.output, encoder), status == "incomplete");
+                if let Some(Begun { format, .. }) = self.begun.filter(|_| is_whole) {
+                    self.events.end_item((&self.output, format), status == "incomplete");
                 }
                 Ok(self.events.end(status, &response))
             }

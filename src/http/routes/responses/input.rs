@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::{reasoning, summary_item};
 use crate::calls::custom_tools;
 use crate::calls::message_joining::join_line;
+use crate::content::{Content, Message, Part, ToolCall};
 use crate::display::shorten;
-use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
 use crate::service::json_fields::invalid_field;
 use crate::service::message_validation::MAX_MESSAGES;
@@ -48,6 +48,8 @@ pub struct Transcript {
     reasoning: String,
     /// The ids of the tool calls so far; `None` if calls may also be in a stored conversation, which is checked later.
     calls: Option<HashSet<String>>,
+    /// Messages may have images, audio and files. Models read only text.
+    keeps_attachments: bool,
 }
 
 impl Transcript {
@@ -60,6 +62,11 @@ impl Transcript {
     /// Items that are added to a stored conversation.
     pub fn of_conversation() -> Self {
         Self::default()
+    }
+
+    /// Items that are only stored, with their images, audio and files.
+    pub fn to_store() -> Self {
+        Self { keeps_attachments: true, ..Self::default() }
     }
 
     /// Adds items. `field`: the name of the list.
@@ -103,22 +110,32 @@ impl Transcript {
     }
 
     fn append_message(&mut self, field: &str, item: &Value) -> Result<()> {
-        let content = item.get("content").unwrap_or(&Value::Null);
-        let text = |separator| text(&format!("{field}.content"), content, separator);
+        let (path, content) = (format!("{field}.content"), item.get("content").unwrap_or(&Value::Null));
         match item.get("role").and_then(Value::as_str) {
             Some("user") => {
                 self.reasoning.clear();
-                self.messages.push(Message::new("user", text("\n")?));
+                self.append_content("user", &path, content)
             }
             Some("assistant") => {
-                self.messages.push(Message::new("assistant", text("")?));
+                self.messages.push(Message::new("assistant", text(&path, content, "")?));
                 self.append_reasoning();
+                Ok(())
             }
-            Some(role @ ("system" | "developer")) => self.messages.push(Message::new(role, text("\n")?)),
-            _ => {
-                return invalid_field(&format!("{field}.role"), "must be 'user', 'assistant', 'system' or 'developer'");
-            }
+            Some(role @ ("system" | "developer")) => self.append_content(role, &path, content),
+            _ => invalid_field(&format!("{field}.role"), "must be 'user', 'assistant', 'system' or 'developer'"),
         }
+    }
+
+    /// Adds a message with the content `field`.
+    fn append_content(&mut self, role: &str, field: &str, content: &Value) -> Result<()> {
+        let content = match content {
+            Value::Array(parts) if self.keeps_attachments && parts.iter().any(|part| part_text(part).is_none()) => {
+                let part = |(index, value)| part(&format!("{field}[{index}]"), value);
+                Content::Parts(parts.iter().enumerate().map(part).collect::<Result<_>>()?)
+            }
+            _ => text(field, content, "\n")?.into(),
+        };
+        self.messages.push(Message { content, ..Message::new(role, "") });
         Ok(())
     }
 
@@ -181,7 +198,7 @@ fn string(field: &str, item: &Value, name: &str) -> Result<String> {
 }
 
 /// The text of a part, if it has one.
-pub fn part_text(part: &Value) -> Option<&str> {
+fn part_text(part: &Value) -> Option<&str> {
     let text = match part.get("type").and_then(Value::as_str)? {
         "input_text" | "output_text" | "text" => part.get("text"),
         "refusal" => part.get("refusal"),
@@ -200,8 +217,31 @@ fn text(field: &str, content: &Value, separator: &str) -> Result<String> {
     Ok(parts.iter().enumerate().map(text).collect::<Result<Vec<_>>>()?.join(separator))
 }
 
+/// A part of a message that may have other parts than text.
+fn part(field: &str, part: &Value) -> Result<Part> {
+    if let Some(text) = part_text(part) {
+        return Ok(Part::Text(text.to_owned()));
+    }
+    match part.get("type").and_then(Value::as_str) {
+        Some("input_image") => match part.get("image_url") {
+            Some(Value::String(url)) => {
+                let detail = part.get("detail").and_then(Value::as_str).map(str::to_owned);
+                Ok(Part::Image { url: url.clone(), detail })
+            }
+            _ => invalid_field(&format!("{field}.image_url"), "must be a URL. Images cannot be named by a file_id"),
+        },
+        Some("input_file") => {
+            let mut file = part.as_object().cloned().unwrap_or_default();
+            file.shift_remove("type");
+            Ok(Part::File(Value::Object(file).to_string()))
+        }
+        Some("input_audio") => Ok(Part::Audio(part.get("input_audio").unwrap_or(&Value::Null).to_string())),
+        _ => no_text(field, part),
+    }
+}
+
 /// The error for a part of a message without a text.
-pub fn no_text<T>(field: &str, part: &Value) -> Result<T> {
+fn no_text<T>(field: &str, part: &Value) -> Result<T> {
     match part.get("type").and_then(Value::as_str) {
         Some("input_text" | "output_text" | "text") => invalid_field(&format!("{field}.text"), "must be a string"),
         Some("refusal") => invalid_field(&format!("{field}.refusal"), "must be a string"),

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::continuation::output_of;
 use super::input::kind;
-use super::response::ItemEncoder;
+use crate::calls::responses::item_format::ItemFormat;
 use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::http::extractors::lenient;
@@ -29,7 +29,7 @@ const WITH_STATUS: [&str; 5] =
 
 /// The JSON of each item as it is stored: with an id, a type and a status, and with parts instead of a text.
 pub fn stored(response: ResponseId, items: &[Value]) -> Vec<String> {
-    let stored = |(index, item)| stored_item(ItemEncoder::input(response, index), item).to_string();
+    let stored = |(index, item)| stored_item(ItemFormat::input_id(response, index), item).to_string();
     items.iter().enumerate().map(stored).collect()
 }
 

@@ -13,14 +13,11 @@ mod follow;
 pub(super) mod input;
 pub(super) mod input_items;
 pub(super) mod input_schema;
-pub mod live;
 mod output;
-mod output_items;
 pub(super) mod reasoning;
 mod request;
 mod response;
 mod running;
-mod shared_steps;
 mod stored;
 mod stream;
 mod summary_item;
@@ -31,17 +28,20 @@ use actix_web::{HttpRequest, HttpResponse, post, web};
 use serde::Serialize;
 use utoipa_actix_web::service_config::ServiceConfig;
 
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::OutputItems;
 use crate::http::etag::IfMatchHeader;
 use crate::http::extractors::{ApiJson, SentJson};
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::routes::truncation::TRUNCATED_MESSAGES;
 use crate::http::{Api, authentication::Caller, request_logging};
-use crate::ids::RequestId;
+use crate::ids::{RequestId, ResponseId};
 use crate::service::responses::ChainLink;
-pub use background::BackgroundResponseRunner;
+pub use background::BackgroundResponseCodec;
 use conversation_field::with_field_names;
 use request::{Checked, ResponsesRequest};
+use response::ResponseEncoder;
 use running::{RunningResponse, Storage};
 use validation::validate;
 
@@ -75,7 +75,7 @@ async fn create(
     request: HttpRequest,
     api: web::Data<Api>,
 ) -> ApiResult {
-    let (checked, link) = validate(sent.body, if_match.0, &caller, &api).await?;
+    let (checked, link) = validate(sent.body, if_match.0, &caller.access, &api).await?;
     match checked.settings.background {
         true => background::create(&caller, checked, link, &sent.bytes, &api).await,
         false => respond(&caller, checked, link, request_logging::request_id(&request), &api).await,
@@ -84,7 +84,7 @@ async fn create(
 
 /// Generates a response that no client waits for. It is not stored.
 pub async fn create_for_batch(caller: &Caller, request: ResponsesRequest, api: &Api) -> ApiResult {
-    let (checked, link) = validate(request.for_batch(), None, caller, api).await?;
+    let (checked, link) = validate(request.for_batch(), None, &caller.access, api).await?;
     respond(caller, checked, link, None, api).await
 }
 
@@ -109,7 +109,15 @@ async fn respond(
     let mut chat = started.map_err(with_field_names)?;
     let unenforced = std::mem::take(&mut chat.unenforced);
     let truncated = chat.truncated;
-    let mut running = RunningResponse::new(chat, settings, reasoning, storage, api.clock_rng.clone());
+    let encoder = ResponseEncoder {
+        id: ResponseId::from_bytes(chat.id.to_bytes()),
+        created_at: chat.created,
+        settings,
+        reasoning,
+    };
+    let output = OutputItems::new(custom_tools::names(&encoder.settings.tools));
+    let turn = Turn::new(chat, output, api.clock_rng.clone());
+    let mut running = RunningResponse::new(turn, encoder, storage);
     let response = match is_streamed {
         true => {
             caller.recorder.defer();
@@ -128,7 +136,7 @@ async fn respond(
 #[utoipa::path(tag = "responses", request_body = ResponsesRequest, responses((status = 200, body = TokenCount)))]
 #[post("/responses/input_tokens")]
 async fn count_tokens(caller: Caller, body: ApiJson<ResponsesRequest>, api: web::Data<Api>) -> ApiResult {
-    let (Checked { call, ignored, .. }, _) = validate(body.0, None, &caller, &api).await?;
+    let (Checked { call, ignored, .. }, _) = validate(body.0, None, &caller.access, &api).await?;
     let counted = api.chat.count_tokens(&caller.access, call, &caller.recorder).await;
     let count = TokenCount { object: "response.input_tokens", input_tokens: counted.map_err(with_field_names)? };
     Ok(with_lists(HttpResponse::Ok().json(count), &ignored, &[]))

@@ -2,9 +2,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
+use crate::calls::responses::item_format::ReasoningFormat;
 use crate::display::shorten;
 use crate::engine::TemplateVariable;
 use crate::error::{Error, Result};
@@ -14,15 +15,6 @@ use crate::service::json_fields::{invalid_field, optional};
 /// The entry of `include` that asks for reasoning in a form that clients without a store send back.
 const ENCRYPTED: &str = "reasoning.encrypted_content";
 const SUMMARIES: [&str; 4] = ["auto", "concise", "detailed", "none"];
-
-/// How reasoning is returned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReasoningFormat {
-    /// Whether the text is the item's summary, and not its content.
-    pub is_summary: bool,
-    /// Whether the item also has the text as `encrypted_content`.
-    pub has_encrypted: bool,
-}
 
 /// What the field `reasoning` asks for.
 #[derive(Debug, PartialEq)]

@@ -1,13 +1,14 @@
 //! A response as OpenAI's API returns it.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::conversation_field::ConversationField;
-use super::output_items::{OutputItem, OutputItems};
-use super::reasoning::{ReasoningFormat, ReasoningPart};
-use crate::calls::generation::Usage;
-use crate::calls::output_spec::ToolCallIds;
+use super::reasoning::ReasoningPart;
+use crate::calls::generation::{RunningText, Usage};
+use crate::calls::responses::item_format::{ItemFormat, ReasoningFormat};
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::{OutputItem, OutputItems};
 use crate::clock_rng::Timestamp;
 use crate::engine::{TokenInfo, TokenLogprob};
 use crate::error::Error;
@@ -51,6 +52,39 @@ impl ResponseBody {
             output: Vec::new(),
             usage: None,
             settings,
+        }
+    }
+}
+
+/// Encodes a response whose turn is running or complete.
+pub struct ResponseEncoder {
+    pub id: ResponseId,
+    pub created_at: Timestamp,
+    pub settings: Settings,
+    pub reasoning: ReasoningFormat,
+}
+
+impl ResponseEncoder {
+    pub fn format(&self, turn: &Turn) -> ItemFormat {
+        ItemFormat { response: self.id, calls: turn.chat.call_ids, reasoning: self.reasoning }
+    }
+
+    /// The response when it starts.
+    pub fn started(&self, turn: &Turn) -> ResponseBody {
+        let (model, settings) = (turn.chat.model.clone(), self.settings.clone());
+        ResponseBody::new(self.id, self.created_at, model, settings, "in_progress")
+    }
+
+    /// The complete response.
+    pub fn complete(&self, turn: &Turn) -> ResponseBody {
+        let is_cut_off = turn.output.is_cut_off();
+        ResponseBody {
+            completed_at: turn.completed_at().map(Timestamp::as_seconds),
+            status: if is_cut_off { "incomplete" } else { "completed" },
+            incomplete_details: is_cut_off.then_some(IncompleteDetails { reason: "max_output_tokens" }),
+            output: self.format(turn).bodies(&turn.output),
+            usage: Some(turn.usage().into()),
+            ..self.started(turn)
         }
     }
 }
@@ -223,31 +257,11 @@ impl From<Usage> for UsageBody {
     }
 }
 
-/// Encodes a response's items. Their ids follow its own id, so the response of an item can be found.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct ItemEncoder {
-    pub response: ResponseId,
-    pub calls: ToolCallIds,
-    pub reasoning: ReasoningFormat,
-}
-
-/// The ids of input items begin at this distance from the response's id.
-const INPUT_IDS: u128 = 1 << 32;
-
-impl ItemEncoder {
-    /// The bytes of an output item's id.
-    fn output(self, index: usize) -> [u8; 16] {
-        self.response.to_u128().wrapping_add(index as u128).to_be_bytes()
-    }
-
-    /// The bytes of an input item's id.
-    pub fn input(response: ResponseId, index: usize) -> [u8; 16] {
-        response.to_u128().wrapping_add(INPUT_IDS + index as u128).to_be_bytes()
-    }
-
+/// The encoding of items.
+impl ItemFormat {
     /// The id of an output item.
     pub fn id(self, index: usize, item: &OutputItem) -> String {
-        let bytes = self.output(index);
+        let bytes = self.output_id(index);
         match item {
             OutputItem::Reasoning(_) => ReasoningId::from_bytes(bytes).to_string(),
             OutputItem::Message { .. } => MessageId::from_bytes(bytes).to_string(),

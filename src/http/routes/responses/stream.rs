@@ -7,10 +7,11 @@ use actix_web::HttpResponse;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::output_items::{OutputItem, OutputItems, Step};
 use super::reasoning::{PartIndex, ReasoningPart};
-use super::response::{Failure, ItemBody, ItemEncoder, Part, TokenBody, logprobs, part};
+use super::response::{Failure, ItemBody, Part, TokenBody, logprobs, part};
 use super::running::RunningResponse;
+use crate::calls::responses::item_format::ItemFormat;
+use crate::calls::turn::output::{OutputItem, OutputItems, Step};
 use crate::engine::TextDelta;
 use crate::error::{Error, Result};
 use crate::http::error::responses_in_stream;
@@ -139,15 +140,15 @@ impl EventSource for ResponseEvents {
     }
 
     fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
-        let steps = self.running.add(delta);
-        let output = (&self.running.output, self.running.encoder());
+        let steps = self.running.turn.add(delta);
+        let output = (&self.running.turn.output, self.running.format());
         steps.iter().for_each(|step| self.events.add_step(step, output));
         self.events.take()
     }
 
     fn last_event(&mut self) -> sse::Event {
-        let is_cut_off = self.running.output.is_cut_off();
-        self.events.end_item((&self.running.output, self.running.encoder()), is_cut_off);
+        let output = &self.running.turn.output;
+        self.events.end_item((output, self.running.format()), output.is_cut_off());
         let response = self.running.complete();
         self.events.end(response.status, &response)
     }
@@ -171,7 +172,7 @@ pub struct EventEncoder {
 }
 
 /// The items so far, and how they are encoded.
-type Output<'a> = (&'a OutputItems, ItemEncoder);
+type Output<'a> = (&'a OutputItems, ItemFormat);
 
 impl EventEncoder {
     /// `next`: the number of the first event. `after`: those up to this number are left out.
@@ -257,22 +258,22 @@ impl EventEncoder {
     }
 
     /// Index and id of the item that grows.
-    fn open(&self, (items, encoder): Output<'_>) -> Option<(usize, String)> {
+    fn open(&self, (items, format): Output<'_>) -> Option<(usize, String)> {
         let index = self.started.checked_sub(1)?;
         let item = items.items().get(index)?;
-        Some((index, encoder.id(index, item)))
+        Some((index, format.id(index, item)))
     }
 
     fn start_item(&mut self, output: Output<'_>) {
-        let (items, encoder) = output;
+        let (items, format) = output;
         let Some((output_index, item_id)) = self.open(output) else { return };
         let Some(item) = items.items().get(output_index) else { return };
-        let body = encoder.started(output_index, item);
+        let body = format.started(output_index, item);
         self.push("response.output_item.added", Fields::Item { output_index, item: body });
         match item {
             OutputItem::Reasoning(_) => {
-                let names = encoder.reasoning.events();
-                let part = encoder.reasoning.part("");
+                let names = format.reasoning.events();
+                let part = format.reasoning.part("");
                 let fields = Fields::ReasoningPart { item_id, output_index, index: names.index, part };
                 self.push(names.part_added, fields);
             }
@@ -286,16 +287,16 @@ impl EventEncoder {
 
     /// Adds the events of the end of the last item. `is_cut_off`: whether it is incomplete.
     pub fn end_item(&mut self, output: Output<'_>, is_cut_off: bool) {
-        let (items, encoder) = output;
+        let (items, format) = output;
         let Some((output_index, item_id)) = self.open(output) else { return };
         let Some(item) = items.items().get(output_index) else { return };
         match item {
             OutputItem::Reasoning(text) => {
-                let names = encoder.reasoning.events();
+                let names = format.reasoning.events();
                 let index = names.index;
                 let done = Fields::ReasoningDone { item_id: item_id.clone(), output_index, index, text };
                 self.push(names.done, done);
-                let part = Fields::ReasoningPart { item_id, output_index, index, part: encoder.reasoning.part(text) };
+                let part = Fields::ReasoningPart { item_id, output_index, index, part: format.reasoning.part(text) };
                 self.push(names.part_done, part);
             }
             OutputItem::Message { text, tokens } => {
@@ -316,7 +317,7 @@ impl EventEncoder {
             }
         }
         let status = if is_cut_off { "incomplete" } else { "completed" };
-        let body = encoder.body(output_index, item, status);
+        let body = format.body(output_index, item, status);
         self.push("response.output_item.done", Fields::Item { output_index, item: body });
     }
 }

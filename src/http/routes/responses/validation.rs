@@ -5,8 +5,9 @@ use serde_json::Value;
 use super::input_items;
 use super::request::{Checked, ResponsesRequest};
 use crate::error::Result;
-use crate::http::{Api, authentication::Caller};
+use crate::http::Api;
 use crate::ids::ResponseId;
+use crate::service::access::Access;
 use crate::service::precondition::IfMatch;
 use crate::service::responses::{Chain, ChainLink};
 
@@ -14,17 +15,17 @@ use crate::service::responses::{Chain, ChainLink};
 pub async fn validate(
     request: ResponsesRequest,
     if_match: Option<IfMatch>,
-    caller: &Caller,
+    access: &Access,
     api: &Api,
 ) -> Result<(Checked, ChainLink)> {
-    let items = input_items::resolve(&api.services.responses, &caller.access, request.items()?).await?;
-    validate_resolved(request, items, if_match, caller, api).await
+    let items = input_items::resolve(&api.services.responses, access, request.items()?).await?;
+    validate_resolved(request, items, if_match, access, api).await
 }
 
 /// The responses that end with `last`; none if it is `None`.
-pub async fn chain(last: Option<ResponseId>, caller: &Caller, api: &Api) -> Result<Chain> {
+pub async fn chain(last: Option<ResponseId>, access: &Access, api: &Api) -> Result<Chain> {
     match last {
-        Some(last) => api.services.responses.chain(&caller.access, last).await,
+        Some(last) => api.services.responses.chain(access, last).await,
         None => Ok(Chain::default()),
     }
 }
@@ -34,10 +35,10 @@ pub async fn validate_resolved(
     request: ResponsesRequest,
     items: Vec<Value>,
     if_match: Option<IfMatch>,
-    caller: &Caller,
+    access: &Access,
     api: &Api,
 ) -> Result<(Checked, ChainLink)> {
-    let chain = chain(request.previous()?, caller, api).await?;
+    let chain = chain(request.previous()?, access, api).await?;
     let link = ChainLink::from(&chain);
     let defaults = api.models.generation_defaults(request.model());
     Ok((request.check(items, &chain, if_match, &defaults)?, link))

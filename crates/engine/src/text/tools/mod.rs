@@ -9,4 +9,4 @@ mod types;
 pub use format::{CallFormat, CallSyntax, PYTHON};
 pub use parser::CallParser;
 pub use prompt::ToolPromptStyle;
-pub use types::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
+pub use types::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCallDelta};

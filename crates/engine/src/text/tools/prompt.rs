@@ -7,9 +7,9 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
+use super::Tool;
 use super::format::CallFormat;
-use super::{Tool, ToolCall};
-use crate::text::message::Message;
+use outpost_content::{Message, ToolCall};
 
 /// How tools are described to a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl ToolPromptStyle {
 }
 
 fn plain_value(message: &Message) -> Value {
-    let mut value = json!({ "role": message.role, "content": message.content });
+    let mut value = json!({ "role": message.role, "content": message.content.text() });
     if let Some(fields) = value.as_object_mut() {
         if let Some(name) = &message.name {
             fields.insert("name".to_owned(), json!(name));
@@ -119,14 +119,17 @@ fn described_messages(messages: &[Message], tools: &[Tool], in_user_message: boo
         match out.last_mut() {
             // The results of parallel calls are one turn.
             Some(last) if message.role == "tool" && last.tool_call_id.is_some() => {
-                last.content.push('\n');
-                last.content.push_str(&tool_response(message));
+                last.content.append(tool_response(message).into());
             }
             _ if message.role == "tool" => {
                 let tool_call_id = message.tool_call_id.clone();
                 out.push(Message { tool_call_id, ..Message::new("user", tool_response(message)) });
             }
-            _ => out.push(Message { content: assistant_content(message), tool_calls: Vec::new(), ..message.clone() }),
+            _ => out.push(Message {
+                content: assistant_content(message).into(),
+                tool_calls: Vec::new(),
+                ..message.clone()
+            }),
         }
     }
     if !tools.is_empty() {
@@ -136,7 +139,7 @@ fn described_messages(messages: &[Message], tools: &[Tool], in_user_message: boo
 }
 
 fn tool_response(message: &Message) -> String {
-    format!("<tool_response>\n{}\n</tool_response>", message.content)
+    format!("<tool_response>\n{}\n</tool_response>", message.content.text())
 }
 
 /// The content of an assistant message, with its calls as text.
@@ -145,7 +148,8 @@ fn assistant_content(message: &Message) -> String {
         let arguments = to_json(&call.arguments_value());
         format!("<tool_call>\n{}{arguments}{}", CallFormat::Hermes.head(&call.name), CallFormat::Hermes.tail())
     };
-    let text = Some(message.content.clone()).filter(|text| !text.is_empty() || message.tool_calls.is_empty());
+    let text = Some(message.content.text().into_owned());
+    let text = text.filter(|text| !text.is_empty() || message.tool_calls.is_empty());
     text.into_iter().chain(message.tool_calls.iter().map(call)).collect::<Vec<_>>().join("\n")
 }
 
@@ -163,8 +167,8 @@ fn instructions(tools: &[Tool]) -> String {
 fn add_instructions(messages: &mut Vec<Message>, text: &str, in_user_message: bool) {
     let role = if in_user_message { "user" } else { "system" };
     match messages.iter_mut().find(|message| message.role == role) {
-        Some(first) if in_user_message => first.content = format!("{text}\n\n{}", first.content),
-        Some(first) => first.content = format!("{}\n\n{text}", first.content),
+        Some(first) if in_user_message => first.content = format!("{text}\n\n{}", first.content.text()).into(),
+        Some(first) => first.content = format!("{}\n\n{text}", first.content.text()).into(),
         None => messages.insert(0, Message::new(role, text.to_owned())),
     }
 }

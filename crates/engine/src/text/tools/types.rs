@@ -47,25 +47,6 @@ impl Tool {
     }
 }
 
-/// A tool call in a message of the conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToolCall {
-    pub id: String,
-    pub name: String,
-    /// A JSON text.
-    pub arguments: String,
-}
-
-impl ToolCall {
-    /// The arguments as a JSON value: an object without members if they are empty, a string if they are not JSON.
-    pub fn arguments_value(&self) -> serde_json::Value {
-        match self.arguments.trim() {
-            "" => serde_json::Value::Object(serde_json::Map::new()),
-            text => serde_json::from_str(text).unwrap_or_else(|_| self.arguments.as_str().into()),
-        }
-    }
-}
-
 /// What one step adds to a tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCallDelta {

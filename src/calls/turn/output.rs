@@ -1,10 +1,10 @@
-//! The output of a response, put together from deltas. Whole responses and streams come from the same items.
+//! The output of a turn, put together from deltas. Whole responses and streams come from the same items.
 
 use serde::{Deserialize, Serialize};
 
 use crate::calls::custom_tools::InputDecoder;
+use crate::calls::generation::finite_logprob;
 use crate::engine::{FinishReason, TextDelta, TokenInfo, ToolCallDelta};
-use crate::http::routes::completion_body::finite_logprob;
 
 /// An item of the output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,12 +47,19 @@ pub struct OutputItems {
     /// Tokens that have not added text yet.
     pending: Vec<TokenInfo>,
     pub ending: Option<FinishReason>,
+    /// Whether there may be no items at the end.
+    may_be_empty: bool,
 }
 
 impl OutputItems {
     /// The items of a response whose custom tools have these names.
     pub fn new(custom: Vec<String>) -> Self {
         Self { custom, ..Self::default() }
+    }
+
+    /// The items of an API in which an output may have none.
+    pub fn or_empty() -> Self {
+        Self { may_be_empty: true, ..Self::default() }
     }
 
     /// Adds a delta; returns what it changes, in order.
@@ -69,7 +76,7 @@ impl OutputItems {
         for call in &delta.calls {
             self.add_call(call, &mut steps);
         }
-        if self.ending.is_some() && self.items.is_empty() {
+        if self.ending.is_some() && self.items.is_empty() && !self.may_be_empty {
             // A response without any item has an empty message.
             self.start(OutputItem::Message { text: String::new(), tokens: Vec::new() }, &mut steps);
         }

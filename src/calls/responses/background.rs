@@ -1,5 +1,6 @@
 //! Generates the responses that are to be generated in the background, the oldest first; the projects share the slots. A
-//! response goes through the same decoder, call and encoder as one that a client waits for, behind [`ResponseRunner`].
+//! response goes through the same decoder, turn and encoder as one that a client waits for. [`ResponseCodec`] decodes and
+//! encodes.
 //!
 //! If nodes share the store, each claims a response before it tries to generate it, and gives it up afterwards.
 
@@ -7,19 +8,25 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
-use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::errors::is_temporary;
-use super::stop_signal::{LoopStopper, StopSignal, stop_signal, stopping};
+use super::item_format::{ItemFormat, ReasoningFormat};
+use super::live::{LiveEnd, LiveResponses};
+use super::shared_steps;
+use crate::calls::background::stop_signal::{LoopStopper, StopSignal, stop_signal, stopping};
+use crate::calls::background::{self, Claimed, Settled, Work, settle, with_claim};
+use crate::calls::chat::{Chat, ChatCall};
+use crate::calls::errors::is_temporary;
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::OutputItems;
+use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::ids::{ProjectId, ResponseId};
 use crate::service::is_taken_over;
 use crate::service::responses::{EndedResponse, OpenResponse, Responses, StartedResponse};
-use crate::service::usage::{Meter, UsageRecorder};
+use crate::service::usage::{Meter, Outcome, UsageRecorder};
 
 /// Max responses that are generated at once, of all projects.
 const MAX_RUNNING: usize = 16;
@@ -32,25 +39,23 @@ const IDLE_WAIT: Duration = Duration::from_secs(3600);
 /// The name under which the responses are metered.
 const METERED_AS: &str = "BACKGROUND /responses";
 
-/// Generates a response as its endpoint does.
-pub trait ResponseRunner {
-    /// Generates a response. An error means that generation did not begin, or that the server stops; a later failure is an
-    /// ended response. Usage is added to `recorder`.
-    fn run(
-        &self,
-        started: StartedResponse,
-        recorder: Arc<UsageRecorder>,
-    ) -> LocalBoxFuture<'static, Result<EndedResponse>>;
+/// Decodes the requests of responses and encodes the responses, in the format of their API.
+pub trait ResponseCodec {
+    /// Decodes what is needed to generate a response.
+    fn decode(&self, started: &StartedResponse) -> LocalBoxFuture<'static, Result<DecodedResponse>>;
 
-    /// The end of a response that cannot be generated.
-    fn failed(&self, started: &StartedResponse, error: &Error) -> Result<EndedResponse>;
+    /// The JSON of a response that cannot be generated. `response`: its JSON before.
+    fn failed(&self, response: &str, error: &Error) -> Result<String>;
+}
 
-    /// Called when a response has ended or its generation was interrupted. `is_stored_here`: this process has stored the end
-    /// of what it generated, so no other process has generated the response.
-    fn ended(&self, id: ResponseId, is_stored_here: bool);
-
-    /// Called when the loop ends.
-    fn stopped(&self);
+/// A response that can be generated.
+pub struct DecodedResponse {
+    pub call: ChatCall,
+    /// The output, still empty.
+    pub output: OutputItems,
+    pub reasoning: ReasoningFormat,
+    /// Encodes the response with its complete output.
+    pub encode: Box<dyn Fn(&Turn) -> Result<String>>,
 }
 
 /// Generates responses in the background. When it is stopped, running ones are given up; they begin again after the next
@@ -58,12 +63,15 @@ pub trait ResponseRunner {
 pub struct BackgroundResponses {
     responses: Responses,
     meter: Meter,
-    runner: Box<dyn ResponseRunner>,
+    chat: Arc<Chat>,
+    live: Arc<LiveResponses>,
+    clock_rng: Arc<dyn ClockRng>,
+    codec: Box<dyn ResponseCodec>,
     stop: StopSignal,
 }
 
 /// What became of an attempt.
-enum Attempt {
+pub(in crate::calls) enum Attempt {
     /// This process has stored the end of what it generated.
     Stored,
     /// The response has ended otherwise, or the server stops.
@@ -84,7 +92,7 @@ enum Closed {
 
 /// Responses that run or wait, by what this process knows of them.
 #[derive(Default)]
-struct Schedule {
+pub(in crate::calls) struct Schedule {
     running: HashMap<ResponseId, ProjectId>,
     delayed: HashMap<ResponseId, Delay>,
 }
@@ -98,70 +106,31 @@ struct Delay {
 }
 
 impl BackgroundResponses {
-    pub fn new(responses: Responses, meter: Meter, runner: Box<dyn ResponseRunner>) -> (Self, LoopStopper) {
+    pub fn new(
+        responses: Responses,
+        meter: Meter,
+        chat: Arc<Chat>,
+        live: Arc<LiveResponses>,
+        clock_rng: Arc<dyn ClockRng>,
+        codec: Box<dyn ResponseCodec>,
+    ) -> (Self, LoopStopper) {
         let (stopper, stop) = stop_signal();
-        (Self { responses, meter, runner, stop }, stopper)
+        (Self { responses, meter, chat, live, clock_rng, codec, stop }, stopper)
     }
 
     /// Runs until it is stopped.
     pub async fn run(self) {
-        let (mut schedule, mut attempts) = (Schedule::default(), FuturesUnordered::new());
-        let mut changes = self.responses.changes();
-        while !self.stop.is_set() {
-            changes.mark_unchanged();
-            let mut wait = IDLE_WAIT;
-            match self.responses.open().await {
-                Ok(open) => {
-                    let next = schedule.start_due(&open, Instant::now());
-                    attempts.extend(next.into_iter().map(|(id, tried)| self.attempt(id, tried)));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the open responses could not be read; it is tried again");
-                    wait = RETRY_DELAY;
-                }
-            }
-            if !schedule.delayed.is_empty() {
-                wait = RETRY_DELAY;
-            }
-            tokio::select! {
-                Some((id, attempt)) = attempts.next() => schedule.finish(id, &attempt, Instant::now()),
-                _ = changes.changed() => {}
-                () = self.stop.wait() => {}
-                () = tokio::time::sleep(wait) => {}
-            }
-        }
-        while attempts.next().await.is_some() {}
-        self.runner.stopped();
-    }
-
-    /// Tries to generate a response. `model_attempts`: earlier attempts to use its model.
-    async fn attempt(&self, id: ResponseId, model_attempts: u32) -> (ResponseId, Attempt) {
-        let attempt = self.claim_and_generate(id, model_attempts).await.unwrap_or_else(|error| {
-            tracing::warn!(response = %id, %error, "a response in the background was interrupted; it is tried again");
-            Attempt::Retry { is_model_unavailable: false }
-        });
-        match attempt {
-            Attempt::Stored => self.runner.ended(id, true),
-            Attempt::Done => self.runner.ended(id, false),
-            Attempt::Elsewhere | Attempt::Retry { .. } => {}
-        }
-        (id, attempt)
+        background::run(&self, &self.stop).await;
+        self.live.close_all();
     }
 
     async fn claim_and_generate(&self, id: ResponseId, model_attempts: u32) -> Result<Attempt> {
-        if !self.responses.claim(id).await? {
-            return Ok(Attempt::Elsewhere);
-        }
-        match self.try_to_generate(id, model_attempts).await {
-            Err(error) if is_taken_over(&error) => {
-                tracing::info!(response = %id, "another server has taken a response in the background over");
-                Ok(Attempt::Done)
-            }
-            attempt => {
-                self.responses.release(id).await;
-                attempt
-            }
-        }
+        let (claim, release) = (self.responses.claim(id), self.responses.release(id));
+        Ok(match with_claim(id, claim, self.try_to_generate(id, model_attempts), release).await? {
+            Claimed::Done(attempt) => attempt,
+            Claimed::Elsewhere => Attempt::Elsewhere,
+            Claimed::TakenOver => Attempt::Done,
+        })
     }
 
     async fn try_to_generate(&self, id: ResponseId, model_attempts: u32) -> Result<Attempt> {
@@ -170,7 +139,7 @@ impl BackgroundResponses {
         let recorder = self.meter.open_in_background(&started.access, METERED_AS.to_owned()).await?;
         let recorder = Arc::new(recorder);
         let generated = tokio::select! {
-            generated = self.runner.run(started.clone(), recorder.clone()) => generated,
+            generated = self.generate(&started, Arc::clone(&recorder)) => generated,
             () = self.stop.wait() => Err(stopping()),
             closed = self.wait_until_closed(id, changes) => match closed {
                 // What was generated is recorded when the recorder is dropped.
@@ -181,20 +150,65 @@ impl BackgroundResponses {
                 }
             },
         };
-        let ended = match generated {
-            Ok(ended) => ended,
-            Err(error) if error.code() == Code::ShuttingDown => {
-                recorder.discard();
-                return Ok(Attempt::Done);
-            }
-            Err(error) if is_temporary(&error, model_attempts) => {
-                recorder.discard();
-                return Ok(Attempt::Retry { is_model_unavailable: error.code() == Code::ModelUnavailable });
-            }
-            Err(error) => self.runner.failed(&started, &error)?,
+        let ended = match settle(generated, &recorder, |error| is_temporary(error, model_attempts)) {
+            Settled::Stopped => return Ok(Attempt::Done),
+            Settled::Retry { is_model_unavailable } => return Ok(Attempt::Retry { is_model_unavailable }),
+            Settled::Ended(Ok(ended)) => ended,
+            Settled::Ended(Err(error)) => self.failed(&started, &error)?,
         };
-        self.responses.end(id, ended, &recorder, |error| self.runner.failed(&started, error)).await?;
+        self.responses.end(id, ended, &recorder, |error| self.failed(&started, error)).await?;
         Ok(Attempt::Stored)
+    }
+
+    /// Generates a response. An error means that generation did not begin, or that the server stops; a later failure is an
+    /// ended response. Usage is added to `recorder`.
+    async fn generate(&self, started: &StartedResponse, recorder: Arc<UsageRecorder>) -> Result<EndedResponse> {
+        let StartedResponse { stored, request, access, .. } = started;
+        let live = self.live.keep(stored.id);
+        if request.keeps_steps {
+            // Streams follow it.
+            recorder.defer();
+        }
+        let DecodedResponse { call, output, reasoning, encode } = self.codec.decode(started).await?;
+        let chat = self.chat.start(access, call, recorder).await?;
+        let format = ItemFormat { response: stored.id, calls: chat.call_ids, reasoning };
+        let mut turn = Turn::new(chat, output, Arc::clone(&self.clock_rng));
+        // On a shared store, a response that is generated again has another number.
+        let number = self.responses.is_shared().then(|| self.random_number());
+        live.start(number, format);
+        let observe = |steps| {
+            if request.keeps_steps {
+                live.extend(steps);
+            }
+        };
+        let followed = request.keeps_steps.then_some(&*live);
+        let generated = tokio::select! {
+            generated = turn.generate(observe) => generated,
+            never = shared_steps::publish(&self.responses, stored.id, number, followed) => match never {},
+        };
+        let (response, outcome) = match generated {
+            Ok(()) => (encode(&turn)?, Outcome::Succeeded),
+            Err(error) if error.code() == Code::ShuttingDown => return Err(error),
+            Err(error) => (self.codec.failed(&stored.response, &error)?, Outcome::of_status(error.code().status())),
+        };
+        let steps = match request.keeps_steps {
+            true => Some(live.with_output(serde_json::to_string).map_err(Error::internal)?),
+            false => None,
+        };
+        Ok(EndedResponse { response, steps, outcome })
+    }
+
+    /// The end of a response that cannot be generated.
+    fn failed(&self, started: &StartedResponse, error: &Error) -> Result<EndedResponse> {
+        let response = self.codec.failed(&started.stored.response, error)?;
+        let steps = started.request.keeps_steps.then(String::new);
+        Ok(EndedResponse { response, steps, outcome: Outcome::of_status(error.code().status()) })
+    }
+
+    fn random_number(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.clock_rng.fill(&mut bytes);
+        u64::from_le_bytes(bytes)
     }
 
     /// Resolves when a response is not to be generated here any more.
@@ -208,6 +222,49 @@ impl BackgroundResponses {
             // If the sender is gone, the server is gone.
             let _ = changes.changed().await;
         }
+    }
+}
+
+impl Work for BackgroundResponses {
+    type Open = OpenResponse;
+    /// With the earlier attempts to use its model.
+    type Next = (ResponseId, u32);
+    type Outcome = (ResponseId, Attempt);
+    type Schedule = Schedule;
+
+    fn changes(&self) -> watch::Receiver<()> {
+        self.responses.changes()
+    }
+
+    async fn open(&self) -> Result<Vec<OpenResponse>> {
+        self.responses.open().await
+    }
+
+    fn begin(&self, schedule: &mut Schedule, open: Vec<OpenResponse>) -> (Vec<Self::Next>, Duration) {
+        let next = schedule.start_due(&open, Instant::now());
+        (next, if schedule.delayed.is_empty() { IDLE_WAIT } else { RETRY_DELAY })
+    }
+
+    async fn attempt(&self, (id, model_attempts): Self::Next) -> Self::Outcome {
+        let attempt = self.claim_and_generate(id, model_attempts).await.unwrap_or_else(|error| {
+            tracing::warn!(response = %id, %error, "a response in the background was interrupted; it is tried again");
+            Attempt::Retry { is_model_unavailable: false }
+        });
+        match attempt {
+            Attempt::Stored => self.live.close(id, LiveEnd::Stored),
+            Attempt::Done => self.live.close(id, LiveEnd::Closed),
+            Attempt::Elsewhere | Attempt::Retry { .. } => {}
+        }
+        (id, attempt)
+    }
+
+    fn end(&self, schedule: &mut Schedule, (id, attempt): Self::Outcome) {
+        schedule.finish(id, &attempt, Instant::now());
+    }
+
+    fn unreadable(&self, error: &Error) -> Duration {
+        tracing::warn!(%error, "the open responses could not be read; it is tried again");
+        RETRY_DELAY
     }
 }
 

@@ -16,9 +16,8 @@ use tokio::time::{Instant, sleep};
 
 use super::live::{LiveResponse, OutputSteps, PartReader};
 use crate::error::Result;
-use crate::http::Api;
 use crate::ids::ResponseId;
-use crate::service::responses::{GenerationParts, GenerationProgress, MAX_PARTS, MAX_STEPS_BYTES};
+use crate::service::responses::{GenerationParts, GenerationProgress, MAX_PARTS, MAX_STEPS_BYTES, Responses};
 
 /// Between two parts.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
@@ -29,8 +28,12 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Tells the other nodes of a generation until this is dropped. `number`: that of the generation; `None` if there are no
 /// other nodes. `live`: the response, if its steps are kept.
-pub async fn publish(api: &Api, id: ResponseId, number: Option<u64>, live: Option<&LiveResponse>) -> Infallible {
-    let responses = &api.services.responses;
+pub async fn publish(
+    responses: &Responses,
+    id: ResponseId,
+    number: Option<u64>,
+    live: Option<&LiveResponse>,
+) -> Infallible {
     let Some(number) = number else { return pending().await };
     let is_open = until_stored(async || responses.begin_generation(id, number).await).await;
     let Some(live) = live.filter(|_| is_open) else { return pending().await };
@@ -55,7 +58,7 @@ pub async fn publish(api: &Api, id: ResponseId, number: Option<u64>, live: Optio
 fn json_after(live: &LiveResponse, known: usize) -> Option<(String, usize)> {
     let news = live.steps_after(known);
     let count = news.steps.len();
-    let output = OutputSteps { generation: news.generation, encoder: news.encoder?, steps: news.steps };
+    let output = OutputSteps { generation: news.generation, format: news.format?, steps: news.steps };
     Some((serde_json::to_string(&output).ok()?, count))
 }
 
@@ -72,8 +75,8 @@ async fn until_stored(mut write: impl AsyncFnMut() -> Result<bool>) -> bool {
 
 /// Reads what another node has generated of a response, unless that was done just now. Returns when to look again; `None`:
 /// not needed.
-pub async fn update(api: &Api, id: ResponseId, live: &LiveResponse) -> Option<Instant> {
-    if !api.services.responses.is_shared() || !live.may_run_elsewhere() {
+pub async fn update(responses: &Responses, id: ResponseId, live: &LiveResponse) -> Option<Instant> {
+    if !responses.is_shared() || !live.may_run_elsewhere() {
         return None;
     }
     // While another stream reads, this one waits for its news.
@@ -81,7 +84,7 @@ pub async fn update(api: &Api, id: ResponseId, live: &LiveResponse) -> Option<In
     if let Some(due) = reader.due.filter(|due| *due > Instant::now()) {
         return Some(due);
     }
-    let due = match read_all(api, id, live, &mut reader).await {
+    let due = match read_all(responses, id, live, &mut reader).await {
         Ok(()) => Instant::now() + READ_INTERVAL,
         Err(error) => {
             tracing::debug!(%error, "the progress of a response could not be read; it is tried again");
@@ -92,10 +95,10 @@ pub async fn update(api: &Api, id: ResponseId, live: &LiveResponse) -> Option<In
     Some(due)
 }
 
-async fn read_all(api: &Api, id: ResponseId, live: &LiveResponse, reader: &mut PartReader) -> Result<()> {
+async fn read_all(responses: &Responses, id: ResponseId, live: &LiveResponse, reader: &mut PartReader) -> Result<()> {
     loop {
         let known = live.generation();
-        match api.services.responses.progress(id, known, reader.next_part).await? {
+        match responses.progress(id, known, reader.next_part).await? {
             GenerationProgress::Waiting => return Ok(()),
             GenerationProgress::Running(GenerationParts { number, parts, has_more }) => {
                 if known.is_some_and(|known| known != number) {

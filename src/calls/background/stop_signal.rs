@@ -12,16 +12,16 @@ pub struct LoopStopper(Arc<watch::Sender<bool>>);
 
 /// The receiving end, which the loop watches.
 #[derive(Clone)]
-pub(super) struct StopSignal(watch::Receiver<bool>);
+pub(in crate::calls) struct StopSignal(watch::Receiver<bool>);
 
 /// A signal and what sets it.
-pub(super) fn stop_signal() -> (LoopStopper, StopSignal) {
+pub(in crate::calls) fn stop_signal() -> (LoopStopper, StopSignal) {
     let (sender, receiver) = watch::channel(false);
     (LoopStopper(Arc::new(sender)), StopSignal(receiver))
 }
 
 /// The error of work that is given up because the loop is to end.
-pub(super) fn stopping() -> Error {
+pub(in crate::calls) fn stopping() -> Error {
     Error::new(Code::ShuttingDown, "The server is shutting down.")
 }
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::output_items::Step;
-use super::response::ItemEncoder;
+use super::item_format::ItemFormat;
+use crate::calls::turn::output::Step;
 use crate::error::{Error, Result};
 use crate::ids::ResponseId;
 
@@ -18,7 +18,8 @@ pub struct OutputSteps {
     /// The number of the generation, if nodes share the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
-    pub encoder: ItemEncoder,
+    #[serde(rename = "encoder")]
+    pub format: ItemFormat,
     pub steps: Vec<Step>,
 }
 
@@ -85,7 +86,7 @@ pub enum LiveEnd {
 pub struct NewSteps {
     pub generation: Option<u64>,
     /// How steps are encoded, since generation began.
-    pub encoder: Option<ItemEncoder>,
+    pub format: Option<ItemFormat>,
     pub steps: Vec<Step>,
     /// Whether there will be no more.
     pub end: Option<LiveEnd>,
@@ -131,8 +132,8 @@ impl LiveResponse {
     }
 
     /// Generation begins in this process. `generation`: its number, if nodes share the store.
-    pub fn start(&self, generation: Option<u64>, encoder: ItemEncoder) {
-        let output = Some(OutputSteps { generation, encoder, steps: Vec::new() });
+    pub fn start(&self, generation: Option<u64>, format: ItemFormat) {
+        let output = Some(OutputSteps { generation, format, steps: Vec::new() });
         *self.state() = State { output, is_generated_here: true, end: None };
         self.changes.send_replace(());
     }
@@ -204,7 +205,7 @@ impl LiveResponse {
         let output = state.output.as_ref();
         NewSteps {
             generation: output.and_then(|output| output.generation),
-            encoder: output.map(|output| output.encoder),
+            format: output.map(|output| output.format),
             steps: output.and_then(|output| output.steps.get(known..)).unwrap_or_default().to_vec(),
             end: state.end,
         }

@@ -1,10 +1,10 @@
-use super::super::reasoning::ReasoningFormat;
+use super::super::item_format::ReasoningFormat;
 use super::*;
 use crate::calls::output_spec::ToolCallIds;
 
-fn encoder() -> ItemEncoder {
+fn format() -> ItemFormat {
     let response = ResponseId::from_bytes([1; 16]);
-    ItemEncoder { response, calls: ToolCallIds::from([2; 16]), reasoning: ReasoningFormat::default() }
+    ItemFormat { response, calls: ToolCallIds::from([2; 16]), reasoning: ReasoningFormat::default() }
 }
 
 fn text(text: &str) -> Step {
@@ -14,7 +14,7 @@ fn text(text: &str) -> Step {
 /// Steps of a generation, as they are stored and read again.
 fn steps(generation: u64, texts: &[&str]) -> OutputSteps {
     let steps = texts.iter().copied().map(text).collect();
-    let output = OutputSteps { generation: Some(generation), encoder: encoder(), steps };
+    let output = OutputSteps { generation: Some(generation), format: format(), steps };
     OutputSteps::parse(&serde_json::to_string(&output).unwrap()).unwrap().unwrap()
 }
 
@@ -57,7 +57,7 @@ fn steps_of_two_generations_are_not_mixed() {
     // This node generates it again: streams see another number.
     let live = live();
     live.add_part(steps(7, &["a"]));
-    live.start(Some(8), encoder());
+    live.start(Some(8), format());
     live.extend(vec![text("b")]);
     live.add_part(steps(7, &["late"]));
     live.interrupt();
@@ -89,7 +89,7 @@ fn a_stream_that_begins_after_the_end_follows_something_new() {
     assert!(!Arc::ptr_eq(&first, &second) && second.may_run_elsewhere());
     let kept = all.keep(id);
     assert!(Arc::ptr_eq(&kept, &second));
-    kept.start(Some(3), encoder());
+    kept.start(Some(3), format());
     assert!(all.is_running(id));
     all.close(id, LiveEnd::Closed);
     assert!(!all.is_running(id));
