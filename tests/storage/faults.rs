@@ -52,9 +52,9 @@ async fn a_newer_layout_and_a_missing_or_wrong_pepper_are_refused_with_a_remedy(
     drop((keys, projects));
     store.shutdown();
     let open = || Store::open(settings(dir.path()), clock.clone()).err().unwrap();
-    tamper(dir.path(), "meta", b"layout", |value| *value.last_mut().unwrap() = 9);
+    tamper(dir.path(), "meta", b"layout_version", |value| *value.last_mut().unwrap() = 9);
     assert!(matches!(open(), OpenError::NewerLayout { found: 9, known: LAYOUT }));
-    tamper(dir.path(), "meta", b"layout", |value| *value.last_mut().unwrap() = LAYOUT as u8);
+    tamper(dir.path(), "meta", b"layout_version", |value| *value.last_mut().unwrap() = LAYOUT as u8);
     let pepper = dir.path().join("pepper");
     let saved = std::fs::read(&pepper).unwrap();
     std::fs::write(&pepper, [1; 32]).unwrap();
@@ -71,34 +71,32 @@ async fn a_newer_layout_and_a_missing_or_wrong_pepper_are_refused_with_a_remedy(
 }
 
 #[tokio::test]
-async fn a_layout_1_database_is_backed_up_and_migrated() {
-    let fixture = Fixture::new().await;
-    let home = fixture.first.project.id;
-    for _ in 0..3 {
-        fixture.key(home, &[]).await;
-    }
-    let (revoked, _) = fixture.key(home, &[]).await;
-    fixture.keys.revoke(&fixture.admin, revoked.id).await.unwrap();
-    let Fixture { store, keys, projects, _dir: dir, clock, .. } = fixture;
+async fn a_database_of_an_unreleased_build_is_refused_with_a_remedy_and_not_changed() {
+    let Fixture { store, keys, projects, _dir: dir, clock, .. } = Fixture::new().await;
     drop((keys, projects));
     store.shutdown();
     let file = dir.path().join("outpost.redb");
     let db = Database::open(&file).unwrap();
     let tx = db.begin_write().unwrap();
-    tx.delete_table(table("holdings")).unwrap();
+    {
+        // As these builds stored it.
+        let mut meta = tx.open_table(table("meta")).unwrap();
+        meta.remove(b"layout_version".as_slice()).unwrap();
+        meta.insert(b"layout".as_slice(), [1, 0, 0, 0, 7].as_slice()).unwrap();
+    }
     tx.commit().unwrap();
     drop(db);
-    tamper(dir.path(), "meta", b"layout", |value| *value.last_mut().unwrap() = 1);
-    for _ in 0..2 {
-        let store = Store::open(settings(dir.path()), clock.clone()).unwrap();
-        let quota_usage_of = store.read(move |tx| outpost::storage::quota_usage::of(tx, home)).await.unwrap();
-        assert_eq!(quota_usage_of.api_keys, 4, "the admin key and three others; the revoked key does not count");
-        assert!(store.verify().unwrap().is_clean());
-        store.shutdown();
+    let refused = [
+        Store::open(settings(dir.path()), clock.clone()).err().unwrap().to_string(),
+        check(dir.path()).unwrap_err().to_string(),
+    ];
+    for text in refused {
+        assert!(text.contains("an unreleased build") && text.contains("move the data folder"), "{text}");
+        assert!(text.contains(&*dir.path().to_string_lossy()), "{text}");
     }
-    let kept = Database::open(dir.path().join("outpost.layout-1.redb")).unwrap();
-    let layout = kept.begin_read().unwrap().open_table(table("meta")).unwrap().get(b"layout".as_slice()).unwrap();
-    assert_eq!(layout.unwrap().value().last(), Some(&1));
+    let db = Database::open(&file).unwrap();
+    let layout = db.begin_read().unwrap().open_table(table("meta")).unwrap().get(b"layout".as_slice()).unwrap();
+    assert_eq!(layout.unwrap().value(), [1, 0, 0, 0, 7]);
 }
 
 /// A disk that fails while `broken` is set.

@@ -151,7 +151,7 @@ async fn rows_without_a_layout_are_no_store() {
     let fixture = stopped().await;
     let (shared, node) = (Database::new(), dir());
     let database = shared.location("one");
-    // As the copy of an older program leaves them.
+    // As a copy without the mark of one that has not ended would leave them.
     let rows = "CREATE TABLE outpost_conversations (k bytea PRIMARY KEY, v bytea NOT NULL); \
                 CREATE TABLE outpost_meta (k bytea PRIMARY KEY, v bytea NOT NULL); \
                 INSERT INTO outpost_conversations (k, v) VALUES ('one', 'row')";

@@ -2,8 +2,6 @@
 //! payload. The check value is a MAC for records that decide access, and a CRC-32 for others, which detects damage but
 //! not forgery. Only this file uses bincode.
 //!
-//! Records of layout 2 and older have no CRC-32. The top bit of the version byte marks those that have one.
-//!
 //! redb's normal reads verify no page checksum, so without the CRC a flipped bit in a message was returned as text. A
 //! MAC on all records would cost more for every usage record and add no protection: a process that can write to the
 //! file can also replace it with an older copy.
@@ -18,8 +16,6 @@ use crate::error::{Code, Error, Result};
 /// Max size of a record, and of allocations while decoding damaged bytes.
 const MAX_RECORD_BYTES: usize = 16 << 20;
 
-/// Bit of the version byte: the value ends with a CRC-32.
-const HAS_CHECKSUM: u8 = 0x80;
 /// Bytes of a CRC-32.
 const CHECKSUM_BYTES: usize = 4;
 
@@ -41,8 +37,7 @@ fn config() -> impl bincode::config::Config {
 }
 
 pub(super) fn encode<R: Record>(pepper: &Pepper, key: &[u8], record: &R) -> Result<Vec<u8>> {
-    const { assert!(R::VERSION < HAS_CHECKSUM, "the top bit of the version byte is taken") };
-    let mut bytes = vec![if R::SEALED { R::VERSION } else { R::VERSION | HAS_CHECKSUM }];
+    let mut bytes = vec![R::VERSION];
     let size = bincode::serde::encode_into_std_write(record, &mut bytes, config()).map_err(Error::internal)?;
     if size > MAX_RECORD_BYTES {
         return Err(Error::internal(format!("a record of {size} bytes for {}", R::TABLE.name())));
@@ -58,14 +53,13 @@ pub(super) fn encode<R: Record>(pepper: &Pepper, key: &[u8], record: &R) -> Resu
 
 pub(super) fn decode<R: Record>(pepper: &Pepper, key: &[u8], bytes: &[u8]) -> Result<R> {
     let damaged = |reason: &str| damaged(R::TABLE, key, reason);
-    let (version, payload) = if R::SEALED {
-        let body = unseal::<R>(pepper, key, bytes).ok_or_else(|| damaged("its MAC does not fit"))?;
-        body.split_first().map(|(version, payload)| (*version, payload))
+    let body = if R::SEALED {
+        unseal::<R>(pepper, key, bytes).ok_or_else(|| damaged("its MAC does not fit"))?
     } else {
-        split_checksum(R::TABLE, key, bytes).ok_or_else(|| damaged("its checksum does not fit"))?
-    }
-    .ok_or_else(|| damaged("it is empty"))?;
-    if version != R::VERSION {
+        without_checksum(R::TABLE, key, bytes).ok_or_else(|| damaged("its checksum does not fit"))?
+    };
+    let (version, payload) = body.split_first().ok_or_else(|| damaged("it is empty"))?;
+    if *version != R::VERSION {
         return Err(damaged(&format!("its version is {version}")));
     }
     match bincode::serde::decode_from_slice(payload, config()) {
@@ -80,15 +74,9 @@ fn unseal<'a, R: Record>(pepper: &Pepper, key: &[u8], bytes: &'a [u8]) -> Option
     pepper.is_sealed(&[R::TABLE.name().as_bytes(), key, body], tag).then_some(body)
 }
 
-/// Version and payload, if the checksum matches or is absent; the inner `None` for empty bytes.
-fn split_checksum<'a>(table: Table, key: &[u8], bytes: &'a [u8]) -> Option<Option<(u8, &'a [u8])>> {
-    let Some((version, payload)) = bytes.split_first() else { return Some(None) };
-    if version & HAS_CHECKSUM == 0 {
-        return Some(Some((*version, payload)));
-    }
+fn without_checksum<'a>(table: Table, key: &[u8], bytes: &'a [u8]) -> Option<&'a [u8]> {
     let (body, found) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM_BYTES)?)?;
-    let payload = body.get(1..)?;
-    (checksum(table, key, body) == found).then_some(Some((version & !HAS_CHECKSUM, payload)))
+    (checksum(table, key, body) == found).then_some(body)
 }
 
 fn checksum(table: Table, key: &[u8], body: &[u8]) -> [u8; CHECKSUM_BYTES] {
@@ -181,14 +169,6 @@ mod tests {
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << bit;
             prop_assert_eq!(decode::<Open>(&pepper, b"key", &bytes).unwrap_err().code(), Code::StorageUnavailable);
-        }
-
-        #[test]
-        fn an_open_record_of_layout_2_is_read_without_a_checksum(sample in samples()) {
-            let pepper = Pepper::from_bytes([7; 32]);
-            let bytes = encode(&pepper, b"key", &Open(sample.clone())).unwrap();
-            let old = [&[3], &bytes[1..bytes.len() - 4]].concat();
-            prop_assert_eq!(decode::<Open>(&pepper, b"key", &old).unwrap().0, sample);
         }
 
         #[test]

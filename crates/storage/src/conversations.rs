@@ -41,7 +41,7 @@ pub struct ConversationRecord {
 
 impl Record for ConversationRecord {
     const TABLE: Table = CONVERSATIONS;
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 1;
     const SEALED: bool = true;
 }
 

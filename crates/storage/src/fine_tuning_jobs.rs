@@ -107,7 +107,7 @@ pub struct JobErrorRecord {
 
 impl Record for JobRecord {
     const TABLE: Table = JOBS;
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 1;
 }
 
 impl ProjectResource for JobRecord {
@@ -131,7 +131,7 @@ pub struct JobEventRecord {
 
 impl Record for JobEventRecord {
     const TABLE: Table = JOB_EVENTS;
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 1;
 }
 
 /// An index row; all information is in its key.

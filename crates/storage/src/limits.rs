@@ -46,7 +46,7 @@ pub struct LimitsRecord {
 
 impl Record for LimitsRecord {
     const TABLE: Table = LIMITS;
-    const VERSION: u8 = 3;
+    const VERSION: u8 = 1;
     const SEALED: bool = true;
     const WATCHED: bool = true;
 }
@@ -63,7 +63,7 @@ pub struct LevelsRecord {
 
 impl Record for LevelsRecord {
     const TABLE: Table = LEVELS;
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 1;
 }
 
 /// The limits of a project; defaults if none are set.

@@ -2,7 +2,9 @@
 
 /// Encoded manually and never changed, because every older program must be able to read it.
 const META_VERSION: u8 = 1;
-pub(super) const LAYOUT_KEY: &[u8] = b"layout";
+/// Builds before the first release stored the layout under another key, so neither they nor this program take the
+/// other's database for one of their own.
+pub(super) const LAYOUT_KEY: &[u8] = b"layout_version";
 pub(super) const PEPPER_CHECK_KEY: &[u8] = b"pepper_check";
 /// Only in backups.
 pub(super) const PEPPER_KEY: &[u8] = b"pepper";

@@ -20,8 +20,7 @@ pub struct QuotaUsageRecord {
     pub agents: u64,
     pub files: u64,
     pub jobs: u64,
-    /// Stored responses. Results that were stored for an idempotency key before layout 5 lack it.
-    #[serde(default)]
+    /// Stored responses.
     pub responses: u64,
     pub bytes: u64,
     /// Time of the last change in milliseconds; never goes back, even if the clock does.
@@ -30,7 +29,7 @@ pub struct QuotaUsageRecord {
 
 impl Record for QuotaUsageRecord {
     const TABLE: Table = QUOTA_USAGE;
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 1;
 }
 
 #[derive(Serialize, Deserialize)]

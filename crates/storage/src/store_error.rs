@@ -28,6 +28,13 @@ pub enum OpenError {
     )]
     NewerLayout { found: u32, known: u32 },
     #[error(
+        "The database {} has no layout version: an unreleased build of outpost wrote it, or another program. It cannot \
+         be upgraded. To start anew, move the data folder {} away; the next start creates a new store and a new admin \
+         key.",
+        path.display(), path.parent().unwrap_or(path).display()
+    )]
+    NoLayout { path: PathBuf },
+    #[error(
         "The pepper file {} is missing, and without it no key in the database can be checked. Copy it back from \
          where it was, or move the database away and run `outpost restore`: a backup contains the pepper.",
         path.display()

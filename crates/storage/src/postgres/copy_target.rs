@@ -1,7 +1,7 @@
 //! A database that a store is copied to.
 //!
 //! From the first row to the last, the row of the layout says that a copy has not ended, with the number of the attempt.
-//! Servers and commands refuse such a database, those of older programs too. The same row decides between a copy and a
+//! Servers and commands refuse such a database, whatever their version. The same row decides between a copy and a
 //! server that start at once, because only one of them can insert it.
 //!
 //! An interrupted copy starts over: it raises the number and removes the rows. The earlier one may still

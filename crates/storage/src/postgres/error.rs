@@ -63,10 +63,11 @@ pub enum PostgresOpenError {
     )]
     NewerLayout { found: u32, known: u32 },
     #[error(
-        "The database has layout {found}, which this outpost cannot read over PostgreSQL: the first layout there is \
-         {first}. Copy the store again with `outpost store copy`."
+        "The database has layout {found}, but this outpost writes layout {known}, and only databases in a data folder \
+         are migrated. With the outpost that wrote it, copy the store to a folder with `outpost store copy`; start this \
+         one with that folder once; then copy the store back into an empty database."
     )]
-    OlderLayout { found: u32, first: u32 },
+    OlderLayout { found: u32, known: u32 },
     #[error("The table outpost_meta is damaged ({0}). Restore the database from your latest backup.")]
     Damaged(String),
     #[error(
@@ -76,9 +77,9 @@ pub enum PostgresOpenError {
     )]
     UnfinishedCopy,
     #[error(
-        "The table outpost_{table} has rows, but the table outpost_meta has no layout, so the database is not a whole \
-         store. If a copy by an older outpost was interrupted, drop the tables whose names begin with outpost_ and copy \
-         again. Otherwise restore the database from your latest backup."
+        "The table outpost_{table} has rows, but the table outpost_meta has no layout version: an unreleased build of \
+         outpost wrote the database, or it is not a whole store. To start anew, drop the tables whose names begin with \
+         outpost_ and move the data folder away. Otherwise restore the database from your latest backup."
     )]
     NoLayout { table: &'static str },
     #[error(

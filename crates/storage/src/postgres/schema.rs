@@ -1,7 +1,7 @@
 //! Creates the tables, and checks that the database belongs to this data folder.
 //!
-//! Every statement runs alone and may run again, so several nodes can start at once. Layouts before 7 exist in redb
-//! files only.
+//! Every statement runs alone and may run again, so several nodes can start at once. There are no migrations: an older
+//! layout is refused.
 
 use super::connection::{Connection, Request};
 use super::error::{PostgresError, PostgresOpenError};
@@ -11,9 +11,6 @@ use crate::meta::{LAYOUT_KEY, Layout, PEPPER_CHECK_KEY, meta};
 use crate::pepper::Pepper;
 use crate::redb::migrations::LAYOUT;
 use crate::tables;
-
-/// The first layout of a store over PostgreSQL.
-const FIRST_LAYOUT: u32 = 7;
 
 /// Attempts to create tables of which none creates one.
 const FRUITLESS_ATTEMPTS: usize = 3;
@@ -147,8 +144,8 @@ fn check_values(layout: Option<&[u8]>, pepper_check: Option<&[u8]>, pepper: &Pep
     if found > LAYOUT {
         return Err(PostgresOpenError::NewerLayout { found, known: LAYOUT });
     }
-    if found < FIRST_LAYOUT {
-        return Err(PostgresOpenError::OlderLayout { found, first: FIRST_LAYOUT });
+    if found < LAYOUT {
+        return Err(PostgresOpenError::OlderLayout { found, known: LAYOUT });
     }
     if pepper_check != Some(&meta(&pepper.check_value())) {
         return Err(PostgresOpenError::WrongPepper);

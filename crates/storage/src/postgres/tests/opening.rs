@@ -154,13 +154,13 @@ fn the_first_node_fills_the_table_meta_and_others_must_fit() {
     assert_eq!(check(2), Err(PostgresOpenError::WrongPepper));
     assert!(check(2).unwrap_err().to_string().contains("copy the file `pepper`"));
     let set = |value: &str| {
-        let sql = format!("UPDATE outpost_meta SET v = '{value}' WHERE k = 'layout'");
+        let sql = format!("UPDATE outpost_meta SET v = '{value}' WHERE k = 'layout_version'");
         shared().execute(&database.name, &sql);
     };
-    set("\\x0100000008");
-    assert_eq!(check(2), Err(PostgresOpenError::NewerLayout { found: 8, known: 7 }));
-    set("\\x0100000006");
-    assert_eq!(check(1), Err(PostgresOpenError::OlderLayout { found: 6, first: 7 }));
+    set("\\x0100000002");
+    assert_eq!(check(2), Err(PostgresOpenError::NewerLayout { found: 2, known: 1 }));
+    set("\\x0100000000");
+    assert_eq!(check(1), Err(PostgresOpenError::OlderLayout { found: 0, known: 1 }));
     set("\\x01");
     assert!(matches!(check(1), Err(PostgresOpenError::Damaged(_))));
 }
