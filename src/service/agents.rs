@@ -52,21 +52,9 @@ pub struct Agent {
 
 impl Agent {
     fn new(id: AgentId, record: &AgentRecord, version: u64, content: AgentVersionRecord) -> Self {
-        let AgentVersionRecord { name, model, instructions, tools, memory, metadata, made_at } = content;
+        let AgentVersionRecord { name, model, instructions, tools, memory, metadata, created_at: updated_at } = content;
         let (project, created_at) = (record.project, record.created_at);
-        Self {
-            id,
-            project,
-            version,
-            name,
-            model,
-            instructions,
-            tools,
-            memory,
-            metadata,
-            created_at,
-            updated_at: made_at,
-        }
+        Self { id, project, version, name, model, instructions, tools, memory, metadata, created_at, updated_at }
     }
 }
 
@@ -135,7 +123,7 @@ impl Agents {
         let project = new.project.unwrap_or_else(|| access.project());
         let NewAgent { name, model, instructions, tools, memory, metadata, project: _ } = new;
         let tools = tools.and_then(non_empty_tools);
-        let content = AgentVersionRecord { name, model, instructions, tools, memory, metadata, made_at: now };
+        let content = AgentVersionRecord { name, model, instructions, tools, memory, metadata, created_at: now };
         check(&content)?;
         let id = AgentId::generate(&*self.clock_rng);
         let entry = self.audit_entry(access, "agent.created");
@@ -172,11 +160,11 @@ impl Agents {
             authorize::require_active_owner(tx, record.project)?;
             precondition.check(Some(record.version))?;
             let old = stored::current(tx, id, &record)?;
-            let new = change.clone().apply(old.clone(), old.made_at);
+            let new = change.clone().apply(old.clone(), old.created_at);
             if new == old {
                 return Ok(Agent::new(id, &record, record.version, old));
             }
-            let new = AgentVersionRecord { made_at: now, ..new };
+            let new = AgentVersionRecord { created_at: now, ..new };
             let record = add_version(tx, id, record, &new, now)?;
             let detail = json!({ "version": record.version, "name": new.name, "model": new.model });
             entry.write(tx, record.project, id, &detail)?;
@@ -318,7 +306,7 @@ fn read_versions(tx: &impl Reader, rows: Vec<(AgentId, u64, AgentRecord)>, limit
 }
 
 impl AgentPatch {
-    fn apply(self, old: AgentVersionRecord, made_at: Timestamp) -> AgentVersionRecord {
+    fn apply(self, old: AgentVersionRecord, created_at: Timestamp) -> AgentVersionRecord {
         let tools = match self.tools {
             Patch::Set(tools) => non_empty_tools(tools).map_or(Patch::Clear, Patch::Set),
             other => other,
@@ -330,7 +318,7 @@ impl AgentPatch {
             tools: tools.apply_to(old.tools),
             memory: self.memory.apply_to(old.memory),
             metadata: self.metadata.apply_to(old.metadata),
-            made_at,
+            created_at,
         }
     }
 }

@@ -41,7 +41,7 @@ pub struct File {
     pub bytes: u64,
     /// Number and format of the training examples, if it is training data.
     pub examples: u64,
-    pub form: Option<String>,
+    pub example_format: Option<String>,
     /// SHA-256 of the content, in hex.
     pub sha256: String,
     pub created_at: Timestamp,
@@ -49,12 +49,12 @@ pub struct File {
 
 impl File {
     fn new(id: FileId, record: FileRecord) -> Self {
-        let FileRecord { project, name, purpose, bytes, examples, form, sha256, created_at, .. } = record;
+        let FileRecord { project, name, purpose, bytes, examples, example_format, sha256, created_at, .. } = record;
         let purpose = Purpose::from_number(purpose);
-        let form = ExampleFormat::from_number(form).map_or("unknown", ExampleFormat::as_str).to_owned();
-        let form = Some(form).filter(|_| purpose == Purpose::FineTune);
+        let format = ExampleFormat::from_number(example_format).map_or("unknown", ExampleFormat::as_str).to_owned();
+        let example_format = Some(format).filter(|_| purpose == Purpose::FineTune);
         let sha256 = hex(&sha256);
-        Self { id, project, name, purpose, bytes, examples, form, sha256, created_at }
+        Self { id, project, name, purpose, bytes, examples, example_format, sha256, created_at }
     }
 }
 
@@ -130,7 +130,7 @@ impl Files {
     /// Creates a file from a completed upload.
     pub async fn create(&self, access: &Access, mut arrived: CompletedUpload, new: NewFile) -> Result<File> {
         validation::file_name(&new.name)?;
-        let (examples, form) = arrived.examples(new.purpose)?;
+        let (examples, example_format) = arrived.examples(new.purpose)?;
         let now = self.clock_rng.now();
         let project = new.project.unwrap_or(access.project());
         let id = arrived.id;
@@ -141,7 +141,7 @@ impl Files {
             bytes: arrived.bytes,
             chunks: arrived.chunks,
             examples,
-            form,
+            example_format,
             sha256: arrived.sha256,
             created_at: now,
         };

@@ -40,5 +40,5 @@ fn is_valid(store: &Store, id: StoredImageId, expires: i64, signature: &str) -> 
 
 /// The ID determines the project, so the project need not be signed.
 fn mac(store: &Store, id: StoredImageId, expires: i64) -> Digest {
-    store.pepper().url_mac(&[b"picture", &id.to_bytes(), &expires.to_be_bytes()])
+    store.pepper().url_mac(&[b"stored_image", &id.to_bytes(), &expires.to_be_bytes()])
 }

@@ -109,11 +109,11 @@ impl StoredImages {
         let (id, project, now) = (StoredImageId::generate(&*self.clock_rng), access.project(), self.clock_rng.now());
         // Expiry is in whole seconds.
         let expires = now.after(self.ttl).as_seconds();
-        let ends_at = Timestamp::from_millis(expires.saturating_mul(1000)).after(FETCH_GRACE);
+        let expires_at = Timestamp::from_millis(expires.saturating_mul(1000)).after(FETCH_GRACE);
         let written = self.store.write(move |tx| {
             authorize::require_active_owner(tx, project)?;
             quotas::charge_bytes(tx, project, now, signed(content.len() as u64))?;
-            stored_images::insert(tx, id, (project, format as u8), &content, ends_at)
+            stored_images::insert(tx, id, (project, format as u8), &content, expires_at)
         });
         written.await?;
         Ok(SignedUrl::sign(&self.store, id, expires))

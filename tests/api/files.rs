@@ -126,7 +126,7 @@ fn each_invalid_upload_is_refused_by_field_and_leaves_nothing() {
     assert!(purposes.text.contains("fine-tune or batch"), "{}", purposes.text);
     assert_eq!(server.get("/v1/files").ok()["data"], json!([]));
     let records = records(stop_after_sweep(server).path());
-    assert_eq!((records["files"], records["file_chunks"], records["file_remains"]), (0, 0, 0));
+    assert_eq!((records["files"], records["content_chunks"], records["orphaned_chunks"]), (0, 0, 0));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn an_invalid_line_is_named_regardless_of_chunk_boundaries() {
         "{}",
         response.text
     );
-    assert_eq!(records(stop_after_sweep(server).path())["file_chunks"], 8);
+    assert_eq!(records(stop_after_sweep(server).path())["content_chunks"], 8);
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn a_repeated_upload_creates_one_file() {
     let content = server.get(&format!("/v1/files/{}/content", first.ok()["id"].as_str().unwrap()));
     assert_eq!(content.text, CHAT, "only the chunks of the replays were removed");
     let records = records(stop_after_sweep(server).path());
-    assert_eq!((records["file_chunks"], records["file_remains"]), (1, 0));
+    assert_eq!((records["content_chunks"], records["orphaned_chunks"]), (1, 0));
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn deleting_all_files_returns_quota_usage_to_zero() {
     let none = quota_usage_of(folder.path(), &project);
     assert_eq!((none.files, none.bytes), (0, 0));
     let left = records(folder.path());
-    assert_eq!((left["files"], left["file_chunks"], left["file_remains"]), (0, 0, 0));
+    assert_eq!((left["files"], left["content_chunks"], left["orphaned_chunks"]), (0, 0, 0));
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn quotas_apply_during_the_whole_upload() {
     file(&server, &key);
     let folder = stop_after_sweep(server);
     assert_eq!(quota_usage_of(folder.path(), &project).files, 1);
-    assert_eq!(records(folder.path())["file_chunks"], 1);
+    assert_eq!(records(folder.path())["content_chunks"], 1);
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn an_aborted_upload_leaves_nothing() {
     }
     assert_eq!(server.get("/v1/files").ok()["data"], json!([]));
     let left = records(stop_after_sweep(server).path());
-    assert_eq!((left["files"], left["file_chunks"], left["file_remains"]), (0, 0, 0));
+    assert_eq!((left["files"], left["content_chunks"], left["orphaned_chunks"]), (0, 0, 0));
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn a_key_revoked_during_an_upload_creates_no_file() {
     assert!(response.starts_with("HTTP/1.1 401") && response.contains("revoked_api_key"), "{response}");
     assert_eq!(server.get(&format!("/v1/files?project_id={project}")).ok()["data"], json!([]));
     let left = records(stop_after_sweep(server).path());
-    assert_eq!((left["files"], left["file_chunks"], left["file_remains"]), (0, 0, 0));
+    assert_eq!((left["files"], left["content_chunks"], left["orphaned_chunks"]), (0, 0, 0));
 }
 
 #[test]
@@ -385,12 +385,12 @@ fn the_next_start_removes_uploads_that_a_crash_interrupted() {
     let folder = server.stop();
     write_orphaned_chunks(folder.path(), 20);
     let before = records(folder.path());
-    assert_eq!((before["file_chunks"], before["file_remains"]), (21, 1));
+    assert_eq!((before["content_chunks"], before["orphaned_chunks"]), (21, 1));
     let server = Server::start_in(folder);
     assert_eq!(server.get("/v1/files").ok()["data"].as_array().unwrap().len(), 1);
     assert_eq!(server.get(&format!("/v1/files/{id}/content")).text, CHAT);
     let after = records(stop_after_sweep(server).path());
-    assert_eq!((after["file_chunks"], after["file_remains"]), (1, 0));
+    assert_eq!((after["content_chunks"], after["orphaned_chunks"]), (1, 0));
 }
 
 #[test]

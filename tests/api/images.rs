@@ -300,5 +300,5 @@ fn images_that_expired_while_the_server_was_down_are_removed_at_its_start() {
     until(|| "the old image is removed", || server.get(&limits).ok()["holds"]["storage_bytes"] == 10);
     assert_eq!(server.raw(Method::GET, &path(&old), None, &[], None).error_fields().0, 404);
     assert_eq!(server.raw(Method::GET, &path(&new), None, &[], None).bytes, [2; 10]);
-    assert_eq!(records(server.stop().path())["pictures"], 1);
+    assert_eq!(records(server.stop().path())["stored_images"], 1);
 }

@@ -102,7 +102,7 @@ pub fn records(folder: &Path) -> BTreeMap<String, u64> {
 /// File IDs of running or aborted uploads: chunks are stored, but the file does not exist.
 fn unfinished_uploads(server: &Server) -> Option<u64> {
     match control_socket::send(&server.folder.path().join("data"), &control_socket::Request::Check).unwrap() {
-        Some(control_socket::Reply::Checked(report)) => report.records.get("file_remains").copied(),
+        Some(control_socket::Reply::Checked(report)) => report.records.get("orphaned_chunks").copied(),
         _ => None,
     }
 }

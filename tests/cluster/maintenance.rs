@@ -12,8 +12,8 @@ use outpost::storage::idempotency_records::{self, IdempotencyRecord, RETENTION};
 use crate::database::Database;
 use crate::wait::until;
 
-const KEYS: &str = "SELECT count(*) FROM outpost_claims";
-const INDEX: &str = "SELECT count(*) FROM outpost_claims_by_age";
+const KEYS: &str = "SELECT count(*) FROM outpost_idempotency_keys";
+const INDEX: &str = "SELECT count(*) FROM outpost_idempotency_keys_by_age";
 
 #[test]
 fn one_process_removes_expired_idempotency_keys_and_another_one_when_that_has_stopped() {

@@ -10,8 +10,8 @@ use crate::nodes::{self, FORM_END, FORM_TYPE};
 use crate::tiny_model::TinyModel;
 use crate::wait::until;
 
-const CHUNKS: &str = "SELECT count(*) FROM outpost_file_chunks";
-const MARKS: &str = "SELECT count(*) FROM outpost_file_remains";
+const CHUNKS: &str = "SELECT count(*) FROM outpost_content_chunks";
+const MARKS: &str = "SELECT count(*) FROM outpost_orphaned_chunks";
 
 /// More than a chunk.
 fn content() -> String {

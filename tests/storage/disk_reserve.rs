@@ -73,5 +73,5 @@ async fn a_write_that_is_refused_for_space_does_not_affect_those_that_share_its_
     assert_eq!(fixture.projects.get(&fixture.admin, project.id).await.unwrap().name, "beside");
     let report = fixture.store.verify().unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
-    assert_eq!(report.records["pictures"], 0);
+    assert_eq!(report.records["stored_images"], 0);
 }

@@ -16,7 +16,7 @@ fn record(fixture: &Fixture, chunks: u32) -> FileRecord {
         bytes: 0,
         chunks,
         examples: 0,
-        form: 1,
+        example_format: 1,
         sha256: [0; 32],
         created_at: fixture.first.project.created_at,
     }
@@ -69,7 +69,7 @@ async fn the_sweeper_removes_only_orphaned_chunks() {
     assert_eq!(steps, [false, false, true]);
     let left = fixture.store.verify().unwrap();
     assert!(left.is_clean(), "{:?}", left.problems);
-    assert_eq!((left.records["file_chunks"], left.records["file_remains"]), (20, 0));
+    assert_eq!((left.records["content_chunks"], left.records["orphaned_chunks"]), (20, 0));
     assert_eq!(fixture.store.read(move |tx| content_chunks::orphaned(tx, &peers)).await.unwrap(), []);
 }
 

@@ -199,7 +199,7 @@ impl Seed {
             bytes: 2 * bytes.len() as u64,
             chunks: 2,
             examples: 3,
-            form: 1,
+            example_format: 1,
             sha256: [7; 32],
             created_at: self.now,
         };

@@ -61,7 +61,7 @@ async fn a_copy_of_a_copy_has_every_record() {
     drop((keys, projects, store));
     let database = Database::new().location("one");
     let there = copy_store(&folder(&source), &postgres(&database), &source).unwrap();
-    assert!(there.records["keys"] >= 3 && there.records["file_chunks"] == 9, "{there:?}");
+    assert!(there.records["keys"] >= 3 && there.records["content_chunks"] == 9, "{there:?}");
 
     // The folder's own file must not be used beside the database.
     let refused = Store::open_postgres(settings(&source), &database, clock.clone()).err().unwrap();
@@ -121,7 +121,7 @@ async fn a_database_with_a_part_of_a_copy_is_no_store_until_the_copy_is_run_agai
     let node = dir();
     std::fs::copy(source.join("pepper"), node.path().join("pepper")).unwrap();
     // The first and the last tables of the copy, and some in between. The last transaction is that of `meta`.
-    for table in ["audit", "file_chunks", "keys", "projects", "meta"] {
+    for table in ["audit", "content_chunks", "keys", "projects", "meta"] {
         let condition = if table == "meta" { "NEW.k = 'pepper_check'" } else { "true" };
         before_inserts(&shared, table, condition, "RAISE EXCEPTION 'the disk is full' USING ERRCODE = '53100'").await;
         let cut = copy_store(&folder(source), &postgres(&database), source).unwrap_err();
@@ -142,7 +142,7 @@ async fn a_database_with_a_part_of_a_copy_is_no_store_until_the_copy_is_run_agai
     copy_store(&folder(source), &postgres(&database), source).unwrap();
     let store = Store::open_existing(settings(node.path()), Some(&database), fixture.clock.clone()).unwrap();
     let report = store.verify().unwrap();
-    assert!(report.is_clean() && report.records["agents"] == 0 && report.records["file_chunks"] == 9, "{report:?}");
+    assert!(report.is_clean() && report.records["agents"] == 0 && report.records["content_chunks"] == 9, "{report:?}");
     store.shutdown();
 }
 
@@ -179,7 +179,7 @@ async fn a_copy_that_starts_over_ends_the_one_that_still_runs() {
     let (source, shared) = (fixture.dir.clone(), Database::new());
     let database = shared.location("one");
     // Each copy pauses in the middle.
-    before_inserts(&shared, "file_chunks", "true", "PERFORM pg_sleep(0.2)").await;
+    before_inserts(&shared, "content_chunks", "true", "PERFORM pg_sleep(0.2)").await;
     // A folder is read by one process at a time, so the second copy has one of its own.
     let other = dir();
     for file in ["pepper", "outpost.redb"] {

@@ -49,7 +49,7 @@ async fn a_stored_image_is_returned_byte_for_byte_and_counts_towards_the_quota()
     assert_eq!(quota_usage_of(&fixture, project).await, file.len() as u64);
     let report = fixture.store.verify().unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
-    assert_eq!((report.records["pictures"], report.records["picture_chunks"]), (1, 3));
+    assert_eq!((report.records["stored_images"], report.records["stored_image_chunks"]), (1, 3));
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn a_signed_url_expires_and_its_image_is_swept_later() {
     assert_eq!(quota_usage_of(&fixture, project).await, 0);
     let report = fixture.store.verify().unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
-    for table in ["pictures", "picture_chunks", "pictures_by_end"] {
+    for table in ["stored_images", "stored_image_chunks", "stored_images_by_expiry"] {
         assert_eq!(report.records[table], 0, "{table}");
     }
 }

@@ -54,7 +54,7 @@ pub struct AgentVersionRecord {
     /// A JSON object, as text.
     pub metadata: Option<String>,
     #[serde(with = "record_serde::time")]
-    pub made_at: Timestamp,
+    pub created_at: Timestamp,
 }
 
 /// Memory settings of an agent.
@@ -72,9 +72,9 @@ impl Record for AgentVersionRecord {
 }
 
 impl AgentVersionRecord {
-    pub fn empty(made_at: Timestamp) -> Self {
+    pub fn empty(created_at: Timestamp) -> Self {
         let (name, model, instructions) = (None, None, None);
-        Self { name, model, instructions, tools: None, memory: None, metadata: None, made_at }
+        Self { name, model, instructions, tools: None, memory: None, metadata: None, created_at }
     }
 
     /// Content bytes; memory settings do not count.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::codec::Record;
 use super::peers::Peers;
 use super::record_serde;
-use super::tables::{FILE_CHUNKS, ORPHANED_CHUNKS, Table};
+use super::tables::{CONTENT_CHUNKS, ORPHANED_CHUNKS, Table};
 use super::transaction::{Reader, WriteTx};
 use super::work_leases::{self, Work};
 use crate::error::{Error, Result};
@@ -30,7 +30,7 @@ pub const CHUNK_BYTES: usize = (512 << 10) - 512;
 pub struct Chunk(#[serde(with = "record_serde::bytes")] pub Vec<u8>);
 
 impl Record for Chunk {
-    const TABLE: Table = FILE_CHUNKS;
+    const TABLE: Table = CONTENT_CHUNKS;
     const VERSION: u8 = 1;
 }
 
@@ -104,7 +104,7 @@ pub fn sweep(tx: &WriteTx, id: FileId, limit: usize, peers: &Peers) -> Result<bo
     {
         return Ok(true);
     }
-    let found = tx.keys(FILE_CHUNKS, &id.to_bytes(), None, Some(limit))?;
+    let found = tx.keys(CONTENT_CHUNKS, &id.to_bytes(), None, Some(limit))?;
     found.iter().try_for_each(|key| tx.remove::<Chunk>(key))?;
     let done = found.len() < limit;
     if done {

@@ -24,7 +24,7 @@ pub struct FileRecord {
     pub chunks: u32,
     /// Number of training examples, and their format as a number.
     pub examples: u64,
-    pub form: u8,
+    pub example_format: u8,
     pub sha256: [u8; 32],
     #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,

@@ -11,7 +11,7 @@ use outpost_common::clock_rng::Timestamp;
 
 /// The key of the time. Nodes that share a database have times of their own, so that they do not write the same row: there,
 /// the node's number follows.
-const LATEST_KEY: &[u8] = b"latest_moment";
+const LATEST_KEY: &[u8] = b"latest_time";
 
 pub fn latest(tx: &impl Reader) -> Result<Option<Timestamp>> {
     let mut latest = None;

@@ -66,7 +66,7 @@ impl Pepper {
             secrets: derive(b"outpost secrets 1"),
             records: derive(b"outpost records 1"),
             cursors: derive(b"outpost cursors 1"),
-            urls: derive(b"outpost links 1"),
+            urls: derive(b"outpost urls 1"),
             raw: Zeroizing::new(raw),
         }
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
 use super::engine::Scan;
-use super::tables::{OWNED, Table};
+use super::tables::{RESOURCES_BY_PROJECT, Table};
 use super::transaction::{Reader, WriteTx};
 use crate::error::Result;
 use crate::ids::ProjectId;
@@ -37,7 +37,7 @@ pub trait ProjectResource: Record {
 pub(super) struct ResourceIndexRow;
 
 impl Record for ResourceIndexRow {
-    const TABLE: Table = OWNED;
+    const TABLE: Table = RESOURCES_BY_PROJECT;
     const VERSION: u8 = 1;
 }
 
@@ -96,7 +96,8 @@ pub fn ids<R: ProjectResource>(
 ) -> Result<Vec<[u8; 16]>> {
     let prefix = prefix(R::KIND, project);
     let before = before.map(|id| row_key(R::KIND, project, id));
-    let scan = Scan { table: OWNED, prefix: &prefix, before: before.as_deref(), values: false, rows: None };
+    let scan =
+        Scan { table: RESOURCES_BY_PROJECT, prefix: &prefix, before: before.as_deref(), values: false, rows: None };
     let mut ids = Vec::new();
     tx.scan(&scan, &mut |key, _| {
         let id = key.get(prefix.len()..).and_then(|id| id.try_into().ok());
@@ -119,7 +120,7 @@ pub fn below<R: ProjectResource>(tx: &impl Reader, before: [u8; 16], limit: usiz
 
 /// The number of resources of a kind that a project has. Visits them all.
 pub fn count<R: ProjectResource>(tx: &impl Reader, project: ProjectId) -> Result<usize> {
-    Ok(tx.keys(OWNED, &prefix(R::KIND, project), None, None)?.len())
+    Ok(tx.keys(RESOURCES_BY_PROJECT, &prefix(R::KIND, project), None, None)?.len())
 }
 
 /// The resources whose ids are the keys of an index, such as that of open batches, oldest first.

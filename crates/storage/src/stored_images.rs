@@ -23,7 +23,7 @@ pub struct StoredImageRecord {
     pub chunks: u32,
     /// When the image is removed.
     #[serde(with = "record_serde::time")]
-    pub ends_at: Timestamp,
+    pub expires_at: Timestamp,
 }
 
 impl Record for StoredImageRecord {
@@ -53,16 +53,16 @@ pub fn insert(
     id: StoredImageId,
     (project, format): (ProjectId, u8),
     content: &[u8],
-    ends_at: Timestamp,
+    expires_at: Timestamp,
 ) -> Result<StoredImageRecord> {
     let mut chunks = 0;
     for chunk in content.chunks(CHUNK_BYTES) {
         tx.put(&row_key(id, chunks), &ImageChunk(chunk.to_vec()))?;
         chunks += 1;
     }
-    let record = StoredImageRecord { project, format, bytes: content.len() as u64, chunks, ends_at };
+    let record = StoredImageRecord { project, format, bytes: content.len() as u64, chunks, expires_at };
     tx.put(&id.to_bytes(), &record)?;
-    tx.put(&expiry_key(ends_at, &id.to_bytes()), &ExpiryIndexRow)?;
+    tx.put(&expiry_key(expires_at, &id.to_bytes()), &ExpiryIndexRow)?;
     Ok(record)
 }
 
@@ -78,8 +78,8 @@ pub fn chunk(tx: &impl Reader, id: StoredImageId, at: u32) -> Result<Option<Vec<
 pub fn expired(tx: &impl Reader, now: Timestamp, limit: usize) -> Result<Vec<StoredImageId>> {
     let mut found = Vec::new();
     tx.each(&[], None, &mut |key, ExpiryIndexRow| {
-        let (ends_at, id) = parse_expiry_key(key)?;
-        if ends_at > now || found.len() == limit {
+        let (expires_at, id) = parse_expiry_key(key)?;
+        if expires_at > now || found.len() == limit {
             return Ok(ControlFlow::Break(()));
         }
         found.push(id);
@@ -91,7 +91,7 @@ pub fn expired(tx: &impl Reader, now: Timestamp, limit: usize) -> Result<Vec<Sto
 /// Removes an image with its content.
 pub fn remove(tx: &WriteTx, id: StoredImageId, record: &StoredImageRecord) -> Result<()> {
     (0..record.chunks).try_for_each(|at| tx.remove::<ImageChunk>(&row_key(id, at)))?;
-    tx.remove::<ExpiryIndexRow>(&expiry_key(record.ends_at, &id.to_bytes()))?;
+    tx.remove::<ExpiryIndexRow>(&expiry_key(record.expires_at, &id.to_bytes()))?;
     tx.remove::<StoredImageRecord>(&id.to_bytes())
 }
 

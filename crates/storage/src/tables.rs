@@ -16,7 +16,7 @@ impl Table {
     pub(super) fn has_large_values(self) -> bool {
         matches!(
             self,
-            FILE_CHUNKS
+            CONTENT_CHUNKS
                 | STORED_IMAGE_CHUNKS
                 | RESPONSE_CONTENTS
                 | OPEN_RESPONSES
@@ -32,7 +32,7 @@ impl Table {
     /// When the disk has little space, the less essential tables are no longer written.
     pub(super) fn data_class(self) -> DataClass {
         match self {
-            FILE_CHUNKS | STORED_IMAGE_CHUNKS => DataClass::Bulk,
+            CONTENT_CHUNKS | STORED_IMAGE_CHUNKS => DataClass::Bulk,
             CONVERSATIONS
             | MESSAGES
             | AGENTS
@@ -65,19 +65,19 @@ pub const AUDIT: Table = Table("audit");
 pub const AUDIT_BY_TIME: Table = Table("audit_by_time");
 
 /// Project id, kind of resource, resource id → nothing: the index of other resources by project.
-pub const OWNED: Table = Table("owned");
+pub const RESOURCES_BY_PROJECT: Table = Table("resources_by_project");
 /// Project id → limits, ceiling and quotas.
 pub const LIMITS: Table = Table("limits");
 /// Project id → the levels of its rate limiter after the last answered request.
 pub const LEVELS: Table = Table("levels");
 /// Project id → its quota usage.
-pub const QUOTA_USAGE: Table = Table("holdings");
+pub const QUOTA_USAGE: Table = Table("quota_usage");
 /// Project id, time → the stored bytes from that time on.
-pub const STORED_BYTES_HISTORY: Table = Table("holdings_history");
+pub const STORED_BYTES_HISTORY: Table = Table("stored_bytes_history");
 /// Digest of API key and idempotency key → the result of the first request.
-pub const IDEMPOTENCY_KEYS: Table = Table("claims");
+pub const IDEMPOTENCY_KEYS: Table = Table("idempotency_keys");
 /// Inverted time, digest → nothing. The oldest idempotency key is last.
-pub const IDEMPOTENCY_KEYS_BY_AGE: Table = Table("claims_by_age");
+pub const IDEMPOTENCY_KEYS_BY_AGE: Table = Table("idempotency_keys_by_age");
 /// Conversation id → conversation.
 pub const CONVERSATIONS: Table = Table("conversations");
 /// Conversation id, index → message.
@@ -89,15 +89,15 @@ pub const AGENT_VERSIONS: Table = Table("agent_versions");
 /// File id → file.
 pub const FILES: Table = Table("files");
 /// File id, index → a chunk of the content of a file, a training's saved state or an adapter.
-pub const FILE_CHUNKS: Table = Table("file_chunks");
+pub const CONTENT_CHUNKS: Table = Table("content_chunks");
 /// File id → nothing: marks chunks that belong to nothing, because the upload is not complete or it was removed.
-pub const ORPHANED_CHUNKS: Table = Table("file_remains");
+pub const ORPHANED_CHUNKS: Table = Table("orphaned_chunks");
 /// Image id → stored image.
-pub const STORED_IMAGES: Table = Table("pictures");
+pub const STORED_IMAGES: Table = Table("stored_images");
 /// Image id, index → a chunk of its content.
-pub const STORED_IMAGE_CHUNKS: Table = Table("picture_chunks");
+pub const STORED_IMAGE_CHUNKS: Table = Table("stored_image_chunks");
 /// Inverted expiry time, image id → nothing. The image that expires first is last.
-pub const STORED_IMAGES_BY_EXPIRY: Table = Table("pictures_by_end");
+pub const STORED_IMAGES_BY_EXPIRY: Table = Table("stored_images_by_expiry");
 /// Job id → fine-tuning job.
 pub const JOBS: Table = Table("jobs");
 /// Job id, event id → event.
@@ -134,7 +134,7 @@ pub const OPEN_BATCHES: Table = Table("open_batches");
 /// Project id, time, tail → one metered request.
 pub const USAGE: Table = Table("usage");
 /// Project id, width, start, series, on a shared database the node → the sums of that minute, hour or day.
-pub const ROLLUPS: Table = Table("rollups");
+pub const USAGE_SUMS: Table = Table("usage_sums");
 /// Project id, series → the key, endpoint and model that the series counts.
 pub const SERIES: Table = Table("series");
 /// Project id, digest of key, endpoint and model, and whether its tokens are estimated → series.
@@ -156,7 +156,7 @@ pub const ALL: &[Table] = &[
     KEY_USES,
     AUDIT,
     AUDIT_BY_TIME,
-    OWNED,
+    RESOURCES_BY_PROJECT,
     LIMITS,
     LEVELS,
     QUOTA_USAGE,
@@ -168,7 +168,7 @@ pub const ALL: &[Table] = &[
     AGENTS,
     AGENT_VERSIONS,
     FILES,
-    FILE_CHUNKS,
+    CONTENT_CHUNKS,
     ORPHANED_CHUNKS,
     STORED_IMAGES,
     STORED_IMAGE_CHUNKS,
@@ -190,7 +190,7 @@ pub const ALL: &[Table] = &[
     BATCH_RESULTS,
     OPEN_BATCHES,
     USAGE,
-    ROLLUPS,
+    USAGE_SUMS,
     SERIES,
     SERIES_BY_NAME,
     ESTIMATED_SERIES,

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::cluster::NodeProcess;
 use super::codec::{self, Record};
 use super::record_serde;
-use super::tables::{ESTIMATED_SERIES, HORIZON, ROLLUPS, SERIES, SERIES_BY_NAME, Table, USAGE};
+use super::tables::{ESTIMATED_SERIES, HORIZON, SERIES, SERIES_BY_NAME, Table, USAGE, USAGE_SUMS};
 use super::transaction::{Reader, WriteTx};
 use crate::error::{Error, Result};
 use crate::ids::{KeyId, ProjectId};
@@ -125,7 +125,7 @@ pub struct Sums {
 }
 
 impl Record for Sums {
-    const TABLE: Table = ROLLUPS;
+    const TABLE: Table = USAGE_SUMS;
     const VERSION: u8 = 1;
 }
 
@@ -329,7 +329,7 @@ fn sum_keys(tx: &WriteTx, project: ProjectId, at: Timestamp, series: u32) -> [Ve
 /// Whether a row is a sum that only this process writes.
 pub(super) fn is_sum_of(process: NodeProcess, table: Table, key: &[u8]) -> bool {
     // Project, width, start and series.
-    table == ROLLUPS && key.get(25..) == Some(&process.number.to_be_bytes())
+    table == USAGE_SUMS && key.get(25..) == Some(&process.number.to_be_bytes())
 }
 
 /// Visits the raw records of `[from, to)`, latest first.

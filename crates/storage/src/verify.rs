@@ -109,7 +109,7 @@ fn project_resources<R: ProjectResource>(tx: &ReadTx, report: &mut CheckReport) 
         let id = id.try_into().map_err(|_| Error::internal(format!("a {:?} has a malformed id", R::KIND)))?;
         Ok([project_resources::row_key(R::KIND, record.project(), id)])
     };
-    records_with(tx, report, [tables::OWNED], entry, |_, record, [listed]| {
+    records_with(tx, report, [tables::RESOURCES_BY_PROJECT], entry, |_, record, [listed]| {
         let (kind, project) = (R::KIND, record.project());
         Ok((!listed.exists()?).then(|| format!("a {kind:?} of {project} is missing in the index of resources")))
     })
@@ -121,15 +121,15 @@ fn chunks(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     let last = |id: &[u8], chunks: u32| [id, &chunks.saturating_sub(1).to_be_bytes()].concat();
     let mut adapters = BTreeMap::new();
     let end = |id: &[u8], file: &FileRecord| Ok([last(id, file.chunks)]);
-    records_with(tx, report, [tables::FILE_CHUNKS], end, |_, file, [end]| {
+    records_with(tx, report, [tables::CONTENT_CHUNKS], end, |_, file, [end]| {
         Ok((!end.exists()?).then(|| format!("the file '{}' has lost the end of its content", file.name)))
     })?;
     let end = |id: &[u8], state: &TrainingStateRecord| Ok([last(id, state.chunks)]);
-    records_with(tx, report, [tables::FILE_CHUNKS], end, |_, state, [end]| {
+    records_with(tx, report, [tables::CONTENT_CHUNKS], end, |_, state, [end]| {
         Ok((!end.exists()?).then(|| format!("the saved state of {} has lost its end", state.job)))
     })?;
     let end = |_: &[u8], adapter: &CheckpointRecord| Ok([last(&adapter.weights.to_bytes(), adapter.chunks)]);
-    records_with(tx, report, [tables::FILE_CHUNKS], end, |_, adapter, [end]| {
+    records_with(tx, report, [tables::CONTENT_CHUNKS], end, |_, adapter, [end]| {
         adapters.insert(adapter.weights, adapter.chunks);
         Ok((!end.exists()?).then(|| format!("an adapter of {} has lost its end", adapter.job)))
     })?;
@@ -181,7 +181,7 @@ fn stored_images(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     let related = [tables::STORED_IMAGE_CHUNKS, tables::STORED_IMAGES_BY_EXPIRY];
     let keys = |id: &[u8], image: &StoredImageRecord| {
         let last = [id, &image.chunks.saturating_sub(1).to_be_bytes()].concat();
-        Ok([last, stored_images::expiry_key(image.ends_at, id)])
+        Ok([last, stored_images::expiry_key(image.expires_at, id)])
     };
     records_with(tx, report, related, keys, |_, image, [last, expiry]| {
         let (is_whole, ends, project) = (last.exists()?, expiry.exists()?, image.project);
@@ -196,9 +196,9 @@ fn stored_images(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     })?;
     let image = |key: &[u8], _: &ExpiryIndexRow| Ok([stored_images::parse_expiry_key(key)?.1.to_bytes().to_vec()]);
     records_with(tx, report, [tables::STORED_IMAGES], image, |key, _, [image]| {
-        let (ends_at, _) = stored_images::parse_expiry_key(key)?;
+        let (expires_at, _) = stored_images::parse_expiry_key(key)?;
         let image: Option<StoredImageRecord> = image.record(tx)?;
-        let fits = image.is_some_and(|image| image.ends_at == ends_at);
+        let fits = image.is_some_and(|image| image.expires_at == expires_at);
         Ok((!fits).then(|| "an expiry entry belongs to no image".into()))
     })
 }

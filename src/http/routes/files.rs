@@ -104,7 +104,7 @@ fn body(file: File) -> FileBody {
         purpose: file.purpose.as_str(),
         bytes: file.bytes,
         examples: file.examples,
-        example_format: file.form,
+        example_format: file.example_format,
         sha256: file.sha256,
         created_at: file.created_at.as_seconds(),
         expires_at: None,

@@ -201,7 +201,7 @@ fn reply(caller: &Caller, limits: ProjectLimits) -> ApiResult {
 }
 
 fn body(limits: ProjectLimits, mount: Mount) -> LimitsBody {
-    let held = limits.holdings;
+    let held = limits.quota_usage;
     LimitsBody {
         project_id: limits.project.to_string(),
         // A burst that was not set follows the rate.

@@ -224,7 +224,17 @@ impl Batches {
                 let (sha256, created_at) = (*sha256, now);
                 (
                     content.id,
-                    FileRecord { project, name, purpose, bytes, chunks, examples: 0, form: 0, sha256, created_at },
+                    FileRecord {
+                        project,
+                        name,
+                        purpose,
+                        bytes,
+                        chunks,
+                        examples: 0,
+                        example_format: 0,
+                        sha256,
+                        created_at,
+                    },
                 )
             })
         };

@@ -318,7 +318,7 @@ fn check_file(
         return Err(Error::invalid(param, text));
     }
     let wrong = |text: &str| Error::invalid(param, format!("'{param}' is {id}, but {text}"));
-    check_format(method, ExampleFormat::from_number(file.form)).map_err(wrong)
+    check_format(method, ExampleFormat::from_number(file.example_format)).map_err(wrong)
 }
 
 /// Checks that a method can train on examples of a format.

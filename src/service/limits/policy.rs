@@ -29,7 +29,7 @@ pub struct ProjectLimits {
     pub effective: Rates,
     /// The effective quotas.
     pub quotas: Quotas,
-    pub holdings: QuotaUsageRecord,
+    pub quota_usage: QuotaUsageRecord,
     /// Tokens used in this calendar month.
     pub tokens_this_month: u64,
     pub updated_at: Option<Timestamp>,
@@ -39,10 +39,10 @@ impl ProjectLimits {
     pub(super) fn new(
         project: ProjectId,
         record: LimitsRecord,
-        held: QuotaUsageRecord,
+        quota_usage: QuotaUsageRecord,
         tokens_this_month: u64,
     ) -> Self {
-        let quota = |holding| Some(quotas::quota(&record.quotas, holding));
+        let quota = |kind| Some(quotas::quota(&record.quotas, kind));
         let quotas = Quotas {
             api_keys: quota(QuotaKind::ApiKey),
             conversations: quota(QuotaKind::Conversation),
@@ -54,7 +54,7 @@ impl ProjectLimits {
         };
         let effective = effective(&record);
         let LimitsRecord { own, ceiling, updated_at, .. } = record;
-        Self { project, own, ceiling, effective, quotas, holdings: held, tokens_this_month, updated_at }
+        Self { project, own, ceiling, effective, quotas, quota_usage, tokens_this_month, updated_at }
     }
 }
 

@@ -101,7 +101,7 @@ pub(super) const NODES: &str = concat!(
     " FROM outpost_nodes n LEFT JOIN outpost_heartbeats h ON h.node = n.node ORDER BY n.node"
 );
 pub(super) const ADD_NODE: &str =
-    "INSERT INTO outpost_nodes (node, name, epoch, seq, changed, attempt) VALUES ($1, $2, $3, 0, 0, 0)";
+    "INSERT INTO outpost_nodes (node, name, epoch, seq, attempt) VALUES ($1, $2, $3, 0, 0)";
 /// Fences the process that had the node. Parameters: node, epoch, name.
 pub(super) const TAKE_NODE: &str = "UPDATE outpost_nodes SET epoch = $2, name = $3 WHERE node = $1 RETURNING seq";
 /// Parameters: node, epoch, validity in milliseconds, layout.
@@ -135,7 +135,7 @@ pub(super) fn create(table: &str) -> String {
     let columns = match table {
         "nodes" => {
             "node bigint PRIMARY KEY, name text NOT NULL UNIQUE, epoch bigint NOT NULL, seq bigint NOT NULL, \
-             changed bigint NOT NULL, attempt bigint NOT NULL"
+             attempt bigint NOT NULL"
         }
         "heartbeats" => {
             "node bigint PRIMARY KEY, epoch bigint NOT NULL, until_ms bigint NOT NULL, layout bigint NOT NULL"

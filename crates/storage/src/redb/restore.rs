@@ -78,7 +78,9 @@ fn install(from: &Path, trial: &Path, dir: &Path, path: &Path) -> Result<Restore
 fn reason(error: OpenError) -> String {
     match error {
         OpenError::Corrupt { reason, .. } => reason,
-        OpenError::NoLayout { .. } => "it has no layout version, so an unreleased build or another program wrote it".into(),
+        OpenError::NoLayout { .. } => {
+            "it has no layout version, so an unreleased build or another program wrote it".into()
+        }
         other => other.to_string(),
     }
 }

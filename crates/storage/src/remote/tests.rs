@@ -17,7 +17,7 @@ use crate::error::{Code, Error, Result};
 use crate::jobs::{Message, Task};
 use crate::pepper::Pepper;
 use crate::shared_state::SharedState;
-use crate::tables::{AGENTS, FILE_CHUNKS, FILES, OWNED, ROLLUPS, Table};
+use crate::tables::{AGENTS, CONTENT_CHUNKS, FILES, RESOURCES_BY_PROJECT, Table, USAGE_SUMS};
 use crate::transaction::{Reader as _, WriteTx};
 
 /// A writer thread. Jobs that are sent before it starts share a group.
@@ -169,14 +169,14 @@ fn a_closure_that_fails_or_panics_leaves_nothing_and_harms_nobody() {
 #[test]
 fn a_group_that_writes_too_much_becomes_several_transactions() {
     let mut rig = Rig::new(Tables::new());
-    let chunk = |index: u8| move |tx: &WriteTx| tx.put_raw(FILE_CHUNKS, &[index], &vec![index; 1 << 20]);
+    let chunk = |index: u8| move |tx: &WriteTx| tx.put_raw(CONTENT_CHUNKS, &[index], &vec![index; 1 << 20]);
     let mut answers: Vec<_> = (0..10).map(|index| rig.send(chunk(index))).collect();
     // A single closure may write more.
     answers.push(rig.send(|tx| tx.put_raw(FILES, b"large", &vec![0; 5 << 20])));
     rig.start();
     answers.into_iter().for_each(|answer| answer.blocking_recv().unwrap().unwrap());
     assert_eq!(rig.state(|state| state.commits), 5);
-    assert_eq!(rig.stop()[&FILE_CHUNKS].len(), 10);
+    assert_eq!(rig.stop()[&CONTENT_CHUNKS].len(), 10);
 }
 
 #[test]
@@ -215,21 +215,21 @@ fn after_a_conflict_transactions_run_alone_for_a_while() {
 fn sums_of_this_process_are_read_once() {
     let process = NodeProcess { number: 7, epoch: 1 };
     let key = |node: u8| [&[0; 25][..], &[0, node]].concat();
-    let stored = [7, 8].map(|node| (ROLLUPS, key(node), vec![10]));
+    let stored = [7, 8].map(|node| (USAGE_SUMS, key(node), vec![10]));
     let mut rig = Rig::of(tables(stored), Some(process));
     rig.start();
     let add = |node| {
         let key = key(node);
         move |tx: &WriteTx| {
-            let next = number(tx, ROLLUPS, &key)? + 1;
-            tx.put_raw(ROLLUPS, &key, &[next]).map(|()| next)
+            let next = number(tx, USAGE_SUMS, &key)? + 1;
+            tx.put_raw(USAGE_SUMS, &key, &[next]).map(|()| next)
         }
     };
     let fetches = |rig: &Rig| rig.state(|state| state.fetches);
     assert_eq!((rig.write(add(7)).unwrap(), rig.write(add(8)).unwrap(), fetches(&rig)), (11, 11, 2));
     assert_eq!((rig.write(add(7)).unwrap(), fetches(&rig)), (12, 2));
     // Another node may have changed its own.
-    rig.state(|state| state.tables.get_mut(&ROLLUPS).unwrap().insert(key(8), vec![20]));
+    rig.state(|state| state.tables.get_mut(&USAGE_SUMS).unwrap().insert(key(8), vec![20]));
     assert_eq!((rig.write(add(8)).unwrap(), fetches(&rig)), (21, 3));
     // A transaction that fails leaves nothing.
     let fails = add(7);
@@ -333,7 +333,7 @@ mod random {
     use crate::redb::in_memory;
 
     fn table() -> impl Strategy<Value = Table> {
-        prop_oneof![Just(AGENTS), Just(OWNED), Just(FILE_CHUNKS)]
+        prop_oneof![Just(AGENTS), Just(RESOURCES_BY_PROJECT), Just(CONTENT_CHUNKS)]
     }
 
     /// Few keys, so that operations meet.
@@ -419,20 +419,20 @@ mod random {
     /// Pages end and begin at every place of a table.
     #[test]
     fn walks_over_many_rows_see_them_all() {
-        let rows = (0..3000u32).map(|index| (OWNED, index.to_be_bytes().to_vec(), vec![1]));
+        let rows = (0..3000u32).map(|index| (RESOURCES_BY_PROJECT, index.to_be_bytes().to_vec(), vec![1]));
         let mut rig = Rig::new(tables(rows));
         rig.start();
         let removed = rig.write(|tx| {
-            let keys = tx.keys(OWNED, &[], None, None)?;
-            keys.iter().step_by(2).try_for_each(|key| tx.remove_raw(OWNED, key))?;
-            Ok((keys.len(), tx.keys(OWNED, &[], None, None)?.len()))
+            let keys = tx.keys(RESOURCES_BY_PROJECT, &[], None, None)?;
+            keys.iter().step_by(2).try_for_each(|key| tx.remove_raw(RESOURCES_BY_PROJECT, key))?;
+            Ok((keys.len(), tx.keys(RESOURCES_BY_PROJECT, &[], None, None)?.len()))
         });
         assert_eq!(removed.unwrap(), (3000, 1500));
         assert_eq!(rig.state(|state| state.fetches), 5);
         let first = Arc::new(Mutex::new(None));
         let seen = first.clone();
         rig.write(move |tx| {
-            *seen.lock().unwrap() = tx.keys(OWNED, &[], None, Some(10))?.pop();
+            *seen.lock().unwrap() = tx.keys(RESOURCES_BY_PROJECT, &[], None, Some(10))?.pop();
             Ok(())
         })
         .unwrap();

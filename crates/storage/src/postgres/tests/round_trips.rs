@@ -11,7 +11,7 @@ use super::{Database, Pairs, scanned, stored, values, wanted, writes};
 use crate::engine::{EngineRead as _, EngineSnapshot as _, EngineWrite as _, Scan};
 use crate::redb::transaction::in_memory;
 use crate::remote::{Page, Wanted};
-use crate::tables::{self, FILE_CHUNKS, HORIZON, KEYS, MESSAGES};
+use crate::tables::{self, CONTENT_CHUNKS, HORIZON, KEYS, MESSAGES};
 
 const BINARY: &[&[u8]] = &[b"", b"\0", b"\0\0", b"\\x00'", b"a", b"a\0", b"\x7f", b"\x80", b"\xff", b"\xff\xff"];
 
@@ -130,13 +130,14 @@ fn pages_grow_without_a_gap() {
     database.write(&mut node, &rows);
     // Chunks are larger than a page.
     let chunk = vec![7_u8; 900_000];
-    let chunks: Vec<_> = keys.iter().take(9).map(|key| (FILE_CHUNKS, key.as_slice(), Some(chunk.as_slice()))).collect();
+    let chunks: Vec<_> =
+        keys.iter().take(9).map(|key| (CONTENT_CHUNKS, key.as_slice(), Some(chunk.as_slice()))).collect();
     database.write(&mut node, &chunks);
     let snapshot = database.snapshot();
     let scan = |table| Scan { table, prefix: b"\0", before: None, values: true, rows: None };
     let found: Vec<Vec<u8>> = scanned(&snapshot, &scan(MESSAGES)).into_iter().map(|(key, _)| key).collect();
     assert_eq!(found, keys.iter().rev().cloned().collect::<Vec<_>>());
-    assert_eq!(scanned(&snapshot, &scan(FILE_CHUNKS)).len(), 9);
+    assert_eq!(scanned(&snapshot, &scan(CONTENT_CHUNKS)).len(), 9);
     let mut exported = Vec::new();
     snapshot
         .export("messages", &mut |key, value| {
