@@ -24,7 +24,7 @@ use crate::display::hex;
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
 use crate::storage::content_chunks;
-use crate::storage::file_records::{self, FileRecord};
+use crate::storage::files::{self, FileRecord};
 use crate::storage::{Reader, Store, project_resources};
 
 /// Concurrent uploads, in all and per project or address; each may hold a chunk and a line in memory.
@@ -150,7 +150,7 @@ impl Files {
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             authorize::active_project(tx, caller, project, new.project.is_some())?;
             quotas::charge(tx, project, now, QuotaKind::File, 1, signed(record.bytes))?;
-            file_records::insert(tx, id, &record)?;
+            files::insert(tx, id, &record)?;
             entry.write(tx, project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
             Ok(File::new(id, record.clone()))
         });
@@ -206,7 +206,7 @@ impl Files {
             let record = find(tx, caller, id)?;
             authorize::require_active_owner(tx, record.project)?;
             quotas::charge(tx, record.project, now, QuotaKind::File, -1, -signed(record.bytes))?;
-            file_records::remove(tx, id, &record)?;
+            files::remove(tx, id, &record)?;
             entry.write(tx, record.project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
             Ok(id)
         });

@@ -18,7 +18,7 @@ use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::KeyId;
 use crate::storage::WriteTx;
-use crate::storage::idempotency_records::{self as stored, IdempotencyRecord};
+use crate::storage::idempotency_keys::{self as stored, IdempotencyRecord};
 
 const MAX_KEY_LENGTH: usize = 255;
 

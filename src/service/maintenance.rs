@@ -6,7 +6,7 @@ use super::background_work;
 use crate::clock_rng::ClockRng;
 use crate::error::Result;
 use crate::storage::work_leases::{self, Work};
-use crate::storage::{Store, WriteTx, idempotency_records};
+use crate::storage::{Store, WriteTx, idempotency_keys};
 
 /// Idempotency keys that are removed per transaction.
 const SWEEP_BATCH: usize = 256;
@@ -41,7 +41,7 @@ impl Maintenance {
         }
         loop {
             let now = self.clock_rng.now();
-            let removed = self.store.write(move |tx| idempotency_records::sweep(tx, now, SWEEP_BATCH)).await?;
+            let removed = self.store.write(move |tx| idempotency_keys::sweep(tx, now, SWEEP_BATCH)).await?;
             if removed < SWEEP_BATCH {
                 return Ok(());
             }

@@ -7,7 +7,7 @@ use outpost::app::SystemClockRng;
 use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::service::maintenance::Maintenance;
 use outpost::storage::WriteTx;
-use outpost::storage::idempotency_records::{self, IdempotencyRecord, RETENTION};
+use outpost::storage::idempotency_keys::{self, IdempotencyRecord, RETENTION};
 
 use crate::database::Database;
 use crate::wait::until;
@@ -27,7 +27,7 @@ fn one_process_removes_expired_idempotency_keys_and_another_one_when_that_has_st
             let mut digest = [0; 32];
             digest[..2].copy_from_slice(&number.to_be_bytes());
             let at = if number == u16::MAX { now } else { old };
-            idempotency_records::put(tx, &digest, &IdempotencyRecord { at, request: [0; 32], result: "{}".to_owned() })
+            idempotency_keys::put(tx, &digest, &IdempotencyRecord { at, request: [0; 32], result: "{}".to_owned() })
         })
     };
     a.enqueue(put).unwrap().blocking_recv().unwrap().unwrap();

@@ -3,7 +3,7 @@
 use outpost::ids::FileId;
 use outpost::storage::WriteTx;
 use outpost::storage::content_chunks::{self, Chunk};
-use outpost::storage::file_records::{self, FileRecord};
+use outpost::storage::files::{self, FileRecord};
 use outpost::storage::work_leases::{self, Work};
 
 use super::fixture::Fixture;
@@ -40,7 +40,7 @@ async fn check_finds_content_without_a_file_and_files_without_content() {
     write_chunks(&fixture, arriving, 0..2).await;
     assert!(fixture.store.verify().unwrap().is_clean(), "marked chunks belong to an upload");
     let records = [(whole, record(&fixture, 3)), (short, record(&fixture, 3))];
-    let insert = move |tx: &WriteTx| records.iter().try_for_each(|(id, record)| file_records::insert(tx, *id, record));
+    let insert = move |tx: &WriteTx| records.iter().try_for_each(|(id, record)| files::insert(tx, *id, record));
     fixture.store.write(insert).await.unwrap();
     // Without its first chunk, an upload has no mark.
     write_chunks(&fixture, stray, 1..2).await;
@@ -58,7 +58,7 @@ async fn the_sweeper_removes_only_orphaned_chunks() {
     write_chunks(&fixture, file, 0..20).await;
     write_chunks(&fixture, other, 0..20).await;
     let record = record(&fixture, 20);
-    fixture.store.write(move |tx| file_records::insert(tx, file, &record)).await.unwrap();
+    fixture.store.write(move |tx| files::insert(tx, file, &record)).await.unwrap();
     let peers = fixture.store.peers();
     let sweep = |id: FileId| {
         let peers = peers.clone();
@@ -81,5 +81,5 @@ async fn swept_chunks_cannot_become_a_file() {
     let peers = fixture.store.peers();
     fixture.store.write(move |tx| content_chunks::sweep(tx, id, 8, &peers)).await.unwrap();
     let record = record(&fixture, 1);
-    assert!(fixture.store.write(move |tx| file_records::insert(tx, id, &record)).await.is_err());
+    assert!(fixture.store.write(move |tx| files::insert(tx, id, &record)).await.is_err());
 }

@@ -12,10 +12,10 @@ use outpost::storage::batches::{self, BatchRecord, BatchResultRecord, BatchTimes
 use outpost::storage::chat_completions::{self, ChatCompletionContentRecord, ChatCompletionRecord};
 use outpost::storage::content_chunks::{self, CHUNK_BYTES, Chunk};
 use outpost::storage::conversations::{self, ConversationRecord};
-use outpost::storage::file_records::{self, FileRecord};
+use outpost::storage::files::{self, FileRecord};
 use outpost::storage::fine_tuning_checkpoints::{self, CheckpointRecord};
 use outpost::storage::fine_tuning_jobs::{self, HyperparametersRecord, JobEventRecord, JobRecord, SavedStateRecord};
-use outpost::storage::idempotency_records::{self, IdempotencyRecord};
+use outpost::storage::idempotency_keys::{self, IdempotencyRecord};
 use outpost::storage::keys::{self, KeyRecord};
 use outpost::storage::limits::{self, LevelsRecord, LimitsRecord};
 use outpost::storage::projects::{self, ProjectRecord};
@@ -148,7 +148,7 @@ impl Seed {
             keys::insert(tx, id, &record)?;
             keys::used(tx, id, self.now)?;
             let idempotency = IdempotencyRecord { at: self.now, request: digest, result: "{}".repeat(20) };
-            idempotency_records::put(tx, &digest, &idempotency)?;
+            idempotency_keys::put(tx, &digest, &idempotency)?;
         }
         Ok(())
     }
@@ -203,7 +203,7 @@ impl Seed {
             sha256: [7; 32],
             created_at: self.now,
         };
-        file_records::insert(tx, file, &record)?;
+        files::insert(tx, file, &record)?;
         stored_images::insert(tx, self.image, (self.project, 0), &bytes, self.now)?;
         Ok(())
     }

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::check_report::cause;
-use super::private_files;
-use super::redb::copy::{Pepper, copy};
-use super::store::Store;
-use super::store_error::BackupError;
+use crate::private_files;
+use crate::redb::copy::{Pepper, copy};
+use crate::store::Store;
+use crate::store_error::BackupError;
+use crate::verify::report::cause;
 use outpost_common::disk_space::DataClass;
 
 /// The report of a backup.

@@ -9,9 +9,9 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::pepper::{Pepper, TAG_BYTES};
-use super::tables::Table;
 use crate::error::{Code, Error, Result};
+use crate::pepper::{Pepper, TAG_BYTES};
+use crate::tables::Table;
 
 /// Max size of a record, and of allocations while decoding damaged bytes.
 const MAX_RECORD_BYTES: usize = 16 << 20;

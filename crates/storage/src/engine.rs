@@ -1,6 +1,6 @@
 //! The port to a storage engine: ordered tables of bytes, in transactions.
 //!
-//! [`transaction`](super::transaction) adds records to it. A read sees one snapshot. A write closure may run more than
+//! [`transaction`](crate::transaction) adds records to it. A read sees one snapshot. A write closure may run more than
 //! once, so an engine may discard what it did and run it again.
 //!
 //! Records, MACs, checks and all rules are above the port. Write closures are synchronous. Asynchronous ones would have
@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use super::tables::Table;
 use crate::error::{Code, Error, Result};
+use crate::tables::Table;
 
 /// The state of a transaction, or of the connection to its database; best first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

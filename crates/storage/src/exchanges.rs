@@ -1,6 +1,6 @@
 //! Exchanges: small transactions for records that all nodes of a shared store change all the time.
 //!
-//! [`Store::write`](super::Store::write) commits many closures in one serializable transaction. If each group changed a
+//! [`Store::write`](crate::Store::write) commits many closures in one serializable transaction. If each group changed a
 //! record that other nodes change as well, whole groups would conflict. An exchange reads and replaces one record under a
 //! lock on its row instead, on a connection of its own. The exchanges that wait run together in one transaction.
 //!
@@ -12,12 +12,12 @@ use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::codec::{self, Record};
-use super::engine::unavailable;
-use super::pepper::Pepper;
-use super::shared_state::shutting_down;
-use super::tables::Table;
+use crate::codec::{self, Record};
+use crate::engine::unavailable;
 use crate::error::{Code, Error, Result};
+use crate::pepper::Pepper;
+use crate::shared_state::shutting_down;
+use crate::tables::Table;
 use outpost_common::clock_rng::Timestamp;
 
 /// An exchange of one row, as the engine runs it.

@@ -8,78 +8,54 @@
 //! The files in the data folder: `outpost.redb`, `pepper` (without it no key can be checked) and
 //! `lock` (held while a process uses the folder).
 
-pub mod agents;
-pub mod audit;
 mod backup;
-pub mod batches;
-pub mod chat_completions;
-mod check_report;
 mod cluster;
 mod codec;
-pub mod content_chunks;
-pub mod conversations;
 mod engine;
 pub mod error;
 mod exchanges;
-pub mod file_records;
-pub mod fine_tuning_checkpoints;
-pub mod fine_tuning_jobs;
-pub mod idempotency_records;
 pub mod ids;
-mod jobs;
-pub mod keys;
-pub mod latest_time;
-pub mod limits;
 mod meta;
-mod peers;
 mod pepper;
 mod postgres;
 mod private_files;
-pub mod project_resources;
-pub mod projects;
-pub mod quota_usage;
-mod record_serde;
+mod records;
 mod redb;
 mod remote;
-pub mod response_steps;
-pub mod responses;
 mod shared_state;
 mod store;
 mod store_copy;
 mod store_engine;
 mod store_error;
-pub mod stored_images;
 mod tables;
 mod transaction;
-pub mod usage;
 mod verify;
-mod verify_batches;
-mod verify_chat_completions;
-mod verify_responses;
-mod verify_usage_sums;
-mod watchers;
-pub mod work_leases;
+mod write_queue;
 
 pub use backup::BackupReport;
-pub use check_report::CheckReport;
-pub use cluster::{Cluster, NodeProcess};
+pub use cluster::{Cluster, NodeProcess, Peers};
 pub use codec::Record;
 pub use exchanges::Exchanges;
-pub use limits::LevelsRecord;
-pub use peers::Peers;
 pub use pepper::{Digest, Pepper};
 pub use postgres::{PostgresLocation, PostgresOpenError, PostgresSettings, StoreUrlError};
 pub use private_files::{DATABASE as DATABASE_FILE, NewFile, PEPPER as PEPPER_FILE, protect_secret};
-pub use record_serde::{key_id, maybe_key_id, maybe_project_id, maybe_time, project_id, time};
+pub use records::limits::LevelsRecord;
+pub use records::record_serde::{key_id, maybe_key_id, maybe_project_id, maybe_time, project_id, time};
+pub use records::{
+    agents, audit, batches, chat_completions, content_chunks, conversations, files, fine_tuning_checkpoints,
+    fine_tuning_jobs, idempotency_keys, keys, latest_time, limits, project_resources, projects, quota_usage,
+    response_steps, responses, stored_images, usage, work_leases,
+};
 pub use redb::check::check;
 pub use redb::database::Opener;
 pub use redb::database::{FolderLock, lock_folder};
 pub use redb::migrations::LAYOUT;
 pub use redb::restore::{RestoreReport, restore};
 pub use redb::unfinished::require_finished;
+pub use shared_state::Watcher;
 pub use store::{Store, StoreSettings, WriteStats};
 pub use store_copy::{StoreCopyReport, StorePlace, copy_store};
 pub use store_error::{BackupError, CheckError, OpenError, RestoreError, StoreCopyError};
 pub use tables::Table;
 pub use transaction::{ReadTx, Reader, WriteTx};
-pub use watchers::Watcher;
+pub use verify::report::CheckReport;

@@ -9,8 +9,8 @@ use ring::hmac;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-use super::private_files;
-use super::store_error::OpenError;
+use crate::private_files;
+use crate::store_error::OpenError;
 use outpost_common::clock_rng::ClockRng;
 
 const LENGTH: usize = 32;

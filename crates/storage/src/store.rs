@@ -8,23 +8,21 @@ use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
 
-use super::cluster::{Cluster, DatabaseClock};
-use super::engine::Failed;
-use super::exchanges::Exchanges;
-use super::jobs::{Message, Task};
-use super::meta::LAYOUT_KEY;
-use super::peers::Peers;
-use super::pepper::Pepper;
-use super::postgres::{self, PostgresCopy, PostgresLocation};
-use super::redb;
-use super::redb::database::{Opener, from_file};
-use super::shared_state::{SharedState, shutting_down};
-use super::store_engine::StoreEngine;
-use super::store_error::OpenError;
-use super::tables;
-use super::transaction::{ReadTx, Reader as _, WriteTx};
-use super::watchers::Watcher;
+use crate::cluster::{Cluster, DatabaseClock, Peers};
+use crate::engine::Failed;
 use crate::error::{Code, Error, Result};
+use crate::exchanges::Exchanges;
+use crate::meta::LAYOUT_KEY;
+use crate::pepper::Pepper;
+use crate::postgres::{self, PostgresCopy, PostgresLocation};
+use crate::redb;
+use crate::redb::database::{Opener, from_file};
+use crate::shared_state::{SharedState, Watcher, shutting_down};
+use crate::store_engine::StoreEngine;
+use crate::store_error::OpenError;
+use crate::tables;
+use crate::transaction::{ReadTx, Reader as _, WriteTx};
+use crate::write_queue::{Message, Task};
 use outpost_common::clock_rng::ClockRng;
 use outpost_common::disk_space::{DataClass, DiskReserve};
 
@@ -160,7 +158,7 @@ impl Store {
         }
         engine.check_open()?;
         let (reply, answer) = oneshot::channel();
-        match self.inner.sender.try_send(Message::Job(Box::new(Task::new(f, reply)))) {
+        match self.inner.sender.try_send(Message::Write(Box::new(Task::new(f, reply)))) {
             Ok(()) => Ok(answer),
             Err(TrySendError::Full(_)) => {
                 Err(Error::new(Code::Overloaded, "Too many writes are waiting. Try again shortly, with backoff."))

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use ring::digest::{Context, SHA256};
 
-use super::engine::Failed;
-use super::pepper::{self, Pepper};
-use super::postgres::{CopyTarget, PostgresCopy, PostgresLocation};
-use super::redb::folder::{FolderCopy, open_folder};
-use super::remote::Row;
-use super::store_error::{OpenError, StoreCopyError};
-use super::tables;
-use super::transaction::ReadTx;
+use crate::engine::Failed;
+use crate::pepper::{self, Pepper};
+use crate::postgres::{CopyTarget, PostgresCopy, PostgresLocation};
+use crate::redb::folder::{FolderCopy, open_folder};
+use crate::remote::Row;
+use crate::store_error::{OpenError, StoreCopyError};
+use crate::tables;
+use crate::transaction::ReadTx;
 
 /// Bytes of rows that are sent to a database at once.
 const BATCH_BYTES: usize = 2 << 20;
@@ -93,7 +93,7 @@ fn keep_pepper(pepper: &Pepper, data_dir: &Path) -> Result<(), StoreCopyError> {
         Some(found) if found.raw() == pepper.raw() => Ok(()),
         Some(_) => Err(StoreCopyError::OtherPepper { dir: data_dir.to_owned() }),
         None => {
-            super::private_files::private_dir(data_dir).map_err(|error| OpenError::io(data_dir, error))?;
+            crate::private_files::private_dir(data_dir).map_err(|error| OpenError::io(data_dir, error))?;
             Ok(pepper::save(data_dir, pepper)?)
         }
     }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use super::cluster::Cluster;
-use super::engine::{EngineSnapshot, Failed, Health};
-use super::exchanges::ExchangeQueue;
-use super::jobs::Message;
+use crate::cluster::Cluster;
+use crate::engine::{EngineSnapshot, Failed, Health};
+use crate::exchanges::ExchangeQueue;
+use crate::write_queue::Message;
 use outpost_common::disk_space::DiskReserve;
 
 /// A database. Its writer thread, which takes [`Message`]s, belongs to the engine as well.

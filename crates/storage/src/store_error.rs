@@ -3,9 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::engine::Failed;
-use super::postgres::{PostgresError, PostgresOpenError};
+use crate::engine::Failed;
 use crate::error::Error;
+use crate::postgres::{PostgresError, PostgresOpenError};
 
 /// Why a data folder cannot be used. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -109,7 +109,7 @@ pub enum BackupError {
 pub enum RestoreError {
     #[error(
         "The data folder {} already holds a database. Restore never overwrites: move {} away or choose an empty folder.",
-        dir.display(), super::private_files::DATABASE
+        dir.display(), crate::private_files::DATABASE
     )]
     NotEmpty { dir: PathBuf },
     #[error("{} is not a usable backup: {reason}. Nothing was changed; try an older backup.", path.display())]
@@ -131,7 +131,7 @@ pub enum StoreCopyError {
     NoStore { dir: PathBuf },
     #[error(
         "The data folder {} already holds a store. A copy never overwrites: choose an empty folder, or move {} away.",
-        dir.display(), super::private_files::DATABASE
+        dir.display(), crate::private_files::DATABASE
     )]
     NotEmpty { dir: PathBuf },
     #[error(

@@ -1,4 +1,4 @@
-//! All tables of the database. They map bytes to bytes: keys in sort order, values as [`codec`](super::codec) encodes
+//! All tables of the database. They map bytes to bytes: keys in sort order, values as [`codec`](crate::codec) encodes
 //! them. This lets backup and verification iterate over any table.
 
 use outpost_common::disk_space::DataClass;

@@ -1,4 +1,4 @@
-//! Transactions with typed reads and writes, on top of an [engine](super::engine).
+//! Transactions with typed reads and writes, on top of an [engine](crate::engine).
 //!
 //! Space is reserved by table, where records are written: each table has a class, and `WriteTx::put` refuses bulk and
 //! content, so no feature can forget the check, and deletions always work. The free space is measured once per
@@ -11,12 +11,12 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::cluster::NodeProcess;
-use super::codec::{self, Record};
-use super::engine::{EngineSnapshot, EngineWrite, Export, Failed, Health, Scan, Visit, unavailable};
-use super::pepper::Pepper;
-use super::tables::Table;
+use crate::cluster::NodeProcess;
+use crate::codec::{self, Record};
+use crate::engine::{EngineSnapshot, EngineWrite, Export, Failed, Health, Scan, Visit, unavailable};
 use crate::error::Result;
+use crate::pepper::Pepper;
+use crate::tables::Table;
 use outpost_common::disk_space::{DataClass, DiskReserve, DiskStatus};
 
 /// One stored pair.

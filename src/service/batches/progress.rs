@@ -20,7 +20,7 @@ use crate::service::persistent_write;
 use crate::service::quotas::{self, QuotaKind, signed};
 use crate::service::usage::{Outcome, UsageRecorder};
 use crate::storage::batches::{self, BatchRecord};
-use crate::storage::file_records::{self, FileRecord};
+use crate::storage::files::{self, FileRecord};
 use crate::storage::work_leases::{self, Work};
 use crate::storage::{Reader, WriteTx, project_resources};
 
@@ -246,7 +246,7 @@ impl Batches {
             }
             for (file, new) in output.iter().chain(&errors) {
                 quotas::charge_unchecked(tx, project, now, QuotaKind::File, 1, signed(new.bytes))?;
-                file_records::insert(tx, *file, new)?;
+                files::insert(tx, *file, new)?;
             }
             quotas::charge_unchecked(tx, project, now, QuotaKind::File, 0, -signed(record.result_bytes))?;
             record.result_bytes = 0;

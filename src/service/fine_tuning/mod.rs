@@ -38,7 +38,7 @@ use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{FileId, JobEventId, JobId, KeyId, ProjectId};
-use crate::storage::file_records::FileRecord;
+use crate::storage::files::FileRecord;
 use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord, append_event};
 use crate::storage::{Reader, Store, WriteTx, project_resources};
 

@@ -16,7 +16,7 @@ use crate::service::Access;
 use crate::service::authorize;
 use crate::service::contents::SweepGuard;
 use crate::service::quotas::{self, signed};
-use crate::storage::file_records::FileRecord;
+use crate::storage::files::FileRecord;
 use crate::storage::fine_tuning_checkpoints::{self, CheckpointRecord};
 use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord, SavedStateRecord, append_event};
 use crate::storage::work_leases::{self, Work};

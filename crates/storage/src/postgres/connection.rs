@@ -2,22 +2,23 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::{MaybeDone, maybe_done};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{FromSql, ToSql};
 use tokio_postgres::{Client, Error, Row, Statement};
 
 use super::classify::{describe, statement_error};
 use super::error::PostgresError;
-use super::pipeline::in_order;
 use super::settings::Timeouts;
 use super::statements;
 
@@ -242,4 +243,37 @@ fn answer<'a>(
             }
         }
     })
+}
+
+/// The outputs of all futures, in order.
+///
+/// The first poll of a request of tokio-postgres sends it, so the requests are sent in this order, all of them before
+/// the first answer is awaited. The answers arrive in the same order. Each one is read to its end, even after an
+/// error, because an error may follow rows.
+async fn in_order<F: Future + Unpin>(requests: Vec<F>) -> Vec<F::Output> {
+    let mut requests: Vec<MaybeDone<F>> = requests.into_iter().map(maybe_done).collect();
+    poll_fn(|context| {
+        for request in &mut requests {
+            // An output stays in the future until it is taken below.
+            let _ = Pin::new(request).poll(context);
+        }
+        Poll::Ready(())
+    })
+    .await;
+    let mut outputs = Vec::with_capacity(requests.len());
+    for mut request in requests {
+        (&mut request).await;
+        outputs.extend(Pin::new(&mut request).take_output());
+    }
+    outputs
+}
+
+/// Key and value of a row; without the value if it was not read.
+pub(super) fn pair(row: &Row, has_value: bool) -> Result<(Vec<u8>, Vec<u8>), PostgresError> {
+    Ok((column(row, 0)?, if has_value { column(row, 1)? } else { Vec::new() }))
+}
+
+/// A column of a row, counted from 0.
+pub(super) fn column<'a, T: FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, PostgresError> {
+    row.try_get(at).map_err(|error| PostgresError::Bug(error.to_string()))
 }

@@ -10,9 +10,8 @@
 //! A separate marker row would stop only programs that know it, and an earlier copy is fenced off without a heartbeat.
 
 use super::blocking::block_on;
-use super::connection::{Answer, Connection, Phase, Request};
+use super::connection::{Answer, Connection, Phase, Request, column, pair};
 use super::error::{PostgresError, PostgresOpenError};
-use super::rows::{column, pair};
 use super::schema;
 use super::statements::{self, OWN_TABLES, Order};
 use super::transfer::PostgresCopy;

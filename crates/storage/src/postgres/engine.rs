@@ -24,7 +24,6 @@ use super::writer_connection::WriterConnection;
 use crate::cluster::{Answer, Cluster};
 use crate::engine::{EngineSnapshot, Failed, Health};
 use crate::exchanges::ExchangeQueue;
-use crate::jobs::Message;
 use crate::pepper::{self, Pepper};
 use crate::private_files;
 use crate::redb::database::lock_folder;
@@ -33,6 +32,7 @@ use crate::remote::{Availability, Writer};
 use crate::shared_state::SharedState;
 use crate::store_engine::StoreEngine;
 use crate::store_error::OpenError;
+use crate::write_queue::Message;
 use outpost_common::clock_rng::ClockRng;
 
 /// Threads that move bytes between the process and the database.

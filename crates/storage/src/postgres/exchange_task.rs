@@ -14,11 +14,10 @@ use tokio::sync::mpsc::{Receiver, channel};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::connection::{Answer, Connection, Phase, Request};
+use super::connection::{Answer, Connection, Phase, Request, column, pair};
 use super::connector::Connector;
 use super::error::PostgresError;
 use super::outage::Outage;
-use super::rows::{column, pair};
 use super::statements;
 use crate::engine::unavailable;
 use crate::error::{Code, Error};

@@ -15,12 +15,11 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::change_log;
-use super::connection::{Answer, Connection, Request};
+use super::connection::{Answer, Connection, Request, pair};
 use super::connector::Connector;
 use super::error::PostgresError;
 use super::node::{self, Node, Registered};
 use super::outage::{Outage, watch_answers};
-use super::rows::pair;
 use super::statements::{self, Order};
 use crate::cluster::Cluster;
 use crate::shared_state::SharedState;

@@ -15,9 +15,8 @@
 
 use std::time::Duration;
 
-use super::connection::{Connection, Phase, Request};
+use super::connection::{Connection, Phase, Request, column};
 use super::error::{PostgresError, PostgresOpenError};
-use super::rows::column;
 use super::statements;
 use crate::cluster::{Answer, NodeProcess, millis};
 

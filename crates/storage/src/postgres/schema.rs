@@ -3,9 +3,8 @@
 //! Every statement runs alone and may run again, so several nodes can start at once. There are no migrations: an older
 //! layout is refused.
 
-use super::connection::{Connection, Request};
+use super::connection::{Connection, Request, column, pair};
 use super::error::{PostgresError, PostgresOpenError};
-use super::rows::{column, pair};
 use super::statements::{self, OWN_TABLES, Order};
 use crate::meta::{LAYOUT_KEY, Layout, PEPPER_CHECK_KEY, meta};
 use crate::pepper::Pepper;

@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::connection::{Answer, Request};
+use super::connection::{Answer, Request, column, pair};
 use super::error::PostgresError;
 use super::pool::{Pool, PooledConnection};
-use super::rows::{column, pair};
 use super::schema;
 use super::statements::{self, OWN_TABLES, Order};
 use crate::engine::{EngineRead, EngineSnapshot, Export, Failed, Health, Scan, Scanned, Visit};

@@ -5,10 +5,9 @@
 use tokio_postgres::Row;
 
 use super::change_log;
-use super::connection::{Answer, Connection, Phase, Request};
+use super::connection::{Answer, Connection, Phase, Request, column, pair};
 use super::error::PostgresError;
 use super::node::Node;
-use super::rows::{column, pair};
 use super::statements::{self, Order};
 use super::turn::{Turn, Turns};
 use crate::remote::{Fetched, Page, Wanted, Writes};

@@ -8,11 +8,11 @@ use redb::Database;
 use super::database::{self, DatabaseFile, catch_panic};
 use super::migrations;
 use super::transaction::RedbSnapshot;
-use crate::check_report::{CheckReport, cause};
 use crate::pepper::{self, Pepper};
 use crate::private_files;
 use crate::store_error::{CheckError, OpenError};
 use crate::transaction::ReadTx;
+use crate::verify::report::{CheckReport, cause};
 use crate::verify::verify;
 
 /// Checks a data folder offline: redb's checksums first, then every record. Blocking.

@@ -15,12 +15,12 @@ use super::free_pages::FreePages;
 use super::spare_space::SpareSpace;
 use super::transaction::{RedbSnapshot, RedbWrite};
 use crate::engine::{EngineRead as _, EngineSnapshot, Failed, Health};
-use crate::jobs::Message;
 use crate::meta::LAYOUT_KEY;
 use crate::shared_state::SharedState;
 use crate::store_engine::StoreEngine;
 use crate::store_error::OpenError;
 use crate::tables;
+use crate::write_queue::Message;
 use outpost_common::disk_space::DiskReserve;
 
 /// State shared by the store's handles and the writer thread.

@@ -16,9 +16,9 @@ use super::database::catch_panic;
 use super::state::RedbState;
 use super::transaction::RedbWrite;
 use crate::engine::{Health, unavailable};
-use crate::jobs::{Gathered, Job, Member, Message, gather, refuse_for};
 use crate::store_engine::StoreEngine as _;
 use crate::transaction::{Change, WriteTx};
+use crate::write_queue::{Gathered, Member, Message, QueuedWrite, gather, refuse_for};
 use outpost_common::file_lock::FileLock;
 
 /// Max new handles per group, after which it fails; bounds the wait of later writes.
@@ -60,8 +60,8 @@ impl Writer {
     /// Runs until stopped or until all senders are gone.
     pub fn run(self) {
         while let Ok(message) = self.inbox.recv() {
-            let Gathered { jobs, met, stop } = gather(&self.inbox, message);
-            let failed = !jobs.is_empty() && !self.commit(jobs);
+            let Gathered { writes, met, stop } = gather(&self.inbox, message);
+            let failed = !writes.is_empty() && !self.commit(writes);
             if stop {
                 break;
             }
@@ -88,10 +88,10 @@ impl Writer {
     }
 
     /// Commits a group and sends the results; false if the disk failed.
-    fn commit(&self, jobs: Vec<Box<dyn Job>>) -> bool {
+    fn commit(&self, writes: Vec<Box<dyn QueuedWrite>>) -> bool {
         // Before a write fails. Looking at the free space takes about a microsecond.
         self.state.spare.release_if_full();
-        let mut group = Member::group(jobs);
+        let mut group = Member::group(writes);
         let mut handles = 0;
         let (changes, failure) = loop {
             let attempt = match self.state.database() {
@@ -114,11 +114,11 @@ impl Writer {
         if let Some(reason) = &failure {
             self.state.log_failed_commit(reason);
             self.state.close_database();
-            group.iter_mut().for_each(|member| member.job.fail(unavailable(reason.clone())));
+            group.iter_mut().for_each(|member| member.write.fail(unavailable(reason.clone())));
         }
         // Announced before the acknowledgements, and after a failure too, because caches must drop these records.
         self.state.shared.watchers.announce(&changes, failure.is_some());
-        group.into_iter().for_each(|member| member.job.answer());
+        group.into_iter().for_each(|member| member.write.answer());
         failure.is_none()
     }
 
@@ -166,7 +166,7 @@ impl Writer {
                 (Health::Damaged, _) => {
                     self.state.log_damage();
                     // Overrides what the closure made of the error.
-                    member.job.fail(unavailable("a write met damaged pages"));
+                    member.write.fail(unavailable("a write met damaged pages"));
                     member.settled = true;
                     return Ran::Damaged;
                 }

@@ -3,13 +3,12 @@
 use std::cell::RefCell;
 
 use super::batch::{Wanted, Writes};
-use super::kept_rows::KeptRows;
-use super::known_rows::KnownRows;
+use super::known_rows::{KeptRows, KnownRows};
 use super::view::View;
 use super::{Remote, RemoteError};
-use crate::jobs::Member;
 use crate::shared_state::SharedState;
 use crate::transaction::{Change, WriteTx};
+use crate::write_queue::Member;
 
 /// Maximum bytes that a transaction writes, unless a single closure writes more.
 const MAX_WRITTEN_BYTES: usize = 4 << 20;

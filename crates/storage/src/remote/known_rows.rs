@@ -1,8 +1,10 @@
-//! The rows that were read in a transaction.
+//! The rows that need not be read: those that were read in this transaction, and those that only this process writes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use super::batch::{Fetched, Page, Row, Wanted, between};
+use super::batch::{Fetched, Page, Row, Wanted, Writes, between};
+use crate::cluster::NodeProcess;
+use crate::records::usage;
 use crate::tables::Table;
 
 /// What is known of a row of the database.
@@ -117,5 +119,43 @@ impl Covered {
             (Some(_), None) => false,
             (Some(own), Some(to)) => own.as_slice() >= to,
         }
+    }
+}
+
+/// Max kept rows. If there are more, all are forgotten.
+const MAX_KEPT_ROWS: usize = 16_384;
+
+/// The last committed values of rows that this process has written and no other process writes.
+///
+/// They need not be read again, so a transaction that only adds to them does not conflict with what other nodes write next
+/// to them.
+#[derive(Default)]
+pub(super) struct KeptRows(HashMap<Table, HashMap<Vec<u8>, Vec<u8>>>);
+
+impl KeptRows {
+    pub fn value(&self, table: Table, key: &[u8]) -> Option<&Vec<u8>> {
+        self.0.get(&table)?.get(key)
+    }
+
+    /// Keeps what this process has committed of its own rows.
+    pub fn keep(&mut self, writes: &Writes, process: Option<NodeProcess>) {
+        let Some(process) = process else { return };
+        for (table, rows) in writes.tables() {
+            for (key, value) in rows.iter().filter(|(key, _)| usage::is_sum_of(process, table, key)) {
+                let kept = self.0.entry(table).or_default();
+                match value {
+                    Some(value) => drop(kept.insert(key.clone(), value.clone())),
+                    None => drop(kept.remove(key)),
+                }
+            }
+        }
+        if self.0.values().map(HashMap::len).sum::<usize>() > MAX_KEPT_ROWS {
+            self.clear();
+        }
+    }
+
+    /// The outcome of a commit is unknown.
+    pub fn clear(&mut self) {
+        self.0.clear();
     }
 }

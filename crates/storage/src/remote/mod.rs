@@ -7,19 +7,16 @@
 
 mod batch;
 mod group;
-mod kept_rows;
 mod known_rows;
 #[cfg(test)]
 mod memory;
-mod page_size;
 #[cfg(test)]
 mod tests;
 mod view;
 mod writer;
 
 use super::transaction::Change;
-pub(super) use batch::{Fetched, Page, Row, Wanted, Writes};
-pub(super) use page_size::{FIRST_LARGE_ROWS, first_rows, next_rows};
+pub(super) use batch::{FIRST_LARGE_ROWS, Fetched, Page, Row, Wanted, Writes, first_rows, next_rows};
 pub(super) use writer::{Availability, Writer};
 
 /// The connection of the writer thread. At most one transaction is open.

@@ -14,13 +14,13 @@ use super::writer::{Availability, Writer};
 use crate::cluster::NodeProcess;
 use crate::engine::{EngineWrite as _, Scan};
 use crate::error::{Code, Error, Result};
-use crate::jobs::{Message, Task};
 use crate::pepper::Pepper;
 use crate::shared_state::SharedState;
 use crate::tables::{AGENTS, CONTENT_CHUNKS, FILES, RESOURCES_BY_PROJECT, Table, USAGE_SUMS};
 use crate::transaction::{Reader as _, WriteTx};
+use crate::write_queue::{Message, Task};
 
-/// A writer thread. Jobs that are sent before it starts share a group.
+/// A writer thread. Writes that are sent before it starts share a group.
 struct Rig {
     memory: Memory,
     shared: Arc<SharedState>,
@@ -54,7 +54,7 @@ impl Rig {
         F: FnMut(&WriteTx) -> Result<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        self.sender.send(Message::Job(Box::new(Task::new(f, reply)))).unwrap();
+        self.sender.send(Message::Write(Box::new(Task::new(f, reply)))).unwrap();
         answer
     }
 
@@ -63,7 +63,7 @@ impl Rig {
         self.thread = Some(std::thread::spawn(move || writer.run()));
     }
 
-    /// Sends one job and waits for its result.
+    /// Sends one write and waits for its result.
     fn write<T, F>(&self, f: F) -> Result<T>
     where
         T: Send + 'static,
@@ -108,17 +108,17 @@ fn a_group_costs_one_round_trip_for_each_link_of_its_reads() {
     // The value of each row is the key of the next one.
     let chain = (0..5u8).map(|link| (AGENTS, vec![link], vec![link + 1]));
     let mut rig = Rig::new(tables(chain));
-    let follow = |job: u8| {
+    let follow = |write: u8| {
         move |tx: &WriteTx| {
             let (mut links, mut at) = (0, 0);
             while let Some(next) = tx.raw(AGENTS, &[at])? {
                 (at, links) = (next[0], links + 1);
             }
-            tx.put_raw(FILES, &[job], &[links])?;
+            tx.put_raw(FILES, &[write], &[links])?;
             Ok(links)
         }
     };
-    let answers: Vec<_> = (0..100).map(|job| rig.send(follow(job))).collect();
+    let answers: Vec<_> = (0..100).map(|write| rig.send(follow(write))).collect();
     rig.start();
     for answer in answers {
         assert_eq!(answer.blocking_recv().unwrap().unwrap(), 5);

@@ -3,10 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
 
-use super::batch::{Page, Wanted, Writes};
-use super::kept_rows::KeptRows;
-use super::known_rows::KnownRows;
-use super::page_size::{first_rows, rows_after};
+use super::batch::{Page, Wanted, Writes, first_rows, rows_after};
+use super::known_rows::{KeptRows, KnownRows};
 use crate::engine::{EngineRead, EngineWrite, Failed, Scan, Scanned, Visit};
 use crate::tables::Table;
 

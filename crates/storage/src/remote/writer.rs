@@ -11,12 +11,12 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use super::group::{Ran, run};
-use super::kept_rows::KeptRows;
+use super::known_rows::KeptRows;
 use super::{Remote, RemoteError};
 use crate::engine::{Failed, Health, unavailable};
 use crate::error::{Code, Error};
-use crate::jobs::{Gathered, Member, Message, gather, refuse_for};
 use crate::shared_state::SharedState;
+use crate::write_queue::{Gathered, Member, Message, gather, refuse_for};
 
 /// Attempts to commit a group that conflicts, which take about five seconds.
 const MAX_CONFLICTS: u32 = 30;
@@ -95,8 +95,8 @@ impl<R: Remote> Writer<R> {
     pub fn run(mut self) {
         while let Ok(message) = self.inbox.recv() {
             // Readers have connections of their own, so what they met does not matter here.
-            let Gathered { jobs, stop, .. } = gather(&self.inbox, message);
-            let goes_on = jobs.is_empty() || self.commit(Member::group(jobs));
+            let Gathered { writes, stop, .. } = gather(&self.inbox, message);
+            let goes_on = writes.is_empty() || self.commit(Member::group(writes));
             if stop || !goes_on {
                 break;
             }
@@ -119,7 +119,7 @@ impl<R: Remote> Writer<R> {
                     self.shared.count_commit(!ran.writes.is_empty(), ran.writers);
                     // Announced before the acknowledgements, because caches must drop these records.
                     self.shared.watchers.announce(&ran.changes, false);
-                    waiting.drain(..ran.members).for_each(|member| member.job.answer());
+                    waiting.drain(..ran.members).for_each(|member| member.write.answer());
                 }
                 Ended::Conflicted => fail(waiting.drain(..size), conflicted),
                 Ended::Refused(reason) => fail(waiting.drain(..size), || Error::internal(reason.clone())),
@@ -258,8 +258,8 @@ impl<R: Remote> Writer<R> {
 
 fn fail(members: impl Iterator<Item = Member>, error: impl Fn() -> Error) {
     for mut member in members {
-        member.job.fail(error());
-        member.job.answer();
+        member.write.fail(error());
+        member.write.answer();
     }
 }
 

@@ -19,10 +19,9 @@ use crate::cluster::Cluster;
 use crate::engine::EngineRead as _;
 use crate::pepper::Pepper;
 use crate::remote::Wanted;
-use crate::shared_state::SharedState;
+use crate::shared_state::{SharedState, Watcher};
 use crate::tables::{KEYS, LIMITS, Table};
 use crate::transaction::Change;
-use crate::watchers::Watcher;
 use outpost_common::clock_rng::{ClockRng, Timestamp};
 
 /// Shows the time since it was created.

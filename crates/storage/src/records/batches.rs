@@ -4,13 +4,13 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::{self, Record};
 use super::project_resources::{self, ProjectResource, ResourceKind};
 use super::record_serde;
-use super::tables::{BATCH_RESULTS, BATCHES, OPEN_BATCHES, Table};
-use super::transaction::{Reader, WriteTx};
+use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{BatchId, FileId, KeyId, ProjectId};
+use crate::tables::{BATCH_RESULTS, BATCHES, OPEN_BATCHES, Table};
+use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -102,7 +102,7 @@ impl Record for BatchResultRecord {
 
 /// An index row; all information is in its key.
 #[derive(Serialize, Deserialize)]
-pub(super) struct OpenBatchRow;
+pub(crate) struct OpenBatchRow;
 
 impl Record for OpenBatchRow {
     const TABLE: Table = OPEN_BATCHES;

@@ -10,13 +10,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::cluster::NodeProcess;
-use super::codec::Record;
-use super::peers::Peers;
-use super::tables::{Table, WORK_LEASES};
-use super::transaction::{Reader, WriteTx};
+use crate::cluster::{NodeProcess, Peers};
+use crate::codec::Record;
 use crate::error::{Code, Error, Result};
 use crate::ids::{BatchId, FileId, JobId, ResponseId};
+use crate::tables::{Table, WORK_LEASES};
+use crate::transaction::{Reader, WriteTx};
 
 /// The message of the error for work that another process has taken over.
 const TAKEN_OVER: &str =
@@ -56,7 +55,7 @@ impl Work {
 
 /// The process that does a piece of work.
 #[derive(Serialize, Deserialize)]
-pub(super) struct WorkLeaseRecord(NodeProcess);
+pub(crate) struct WorkLeaseRecord(NodeProcess);
 
 impl Record for WorkLeaseRecord {
     const TABLE: Table = WORK_LEASES;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::Record;
 use super::record_serde;
-use super::tables::{IDEMPOTENCY_KEYS, IDEMPOTENCY_KEYS_BY_AGE, Table};
-use super::transaction::{Reader, WriteTx};
+use crate::codec::Record;
 use crate::error::Result;
+use crate::tables::{IDEMPOTENCY_KEYS, IDEMPOTENCY_KEYS_BY_AGE, Table};
+use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 /// How long a record is kept.
@@ -33,7 +33,7 @@ impl Record for IdempotencyRecord {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct IdempotencyIndexRow;
+pub(crate) struct IdempotencyIndexRow;
 
 impl Record for IdempotencyIndexRow {
     const TABLE: Table = IDEMPOTENCY_KEYS_BY_AGE;

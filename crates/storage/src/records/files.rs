@@ -1,15 +1,15 @@
-//! Stored files: a record each, with [content](super::content_chunks) under the same id.
+//! Stored files: a record each, with [content](crate::content_chunks) under the same id.
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::Record;
 use super::content_chunks;
 use super::project_resources::{self, ProjectResource, ResourceKind};
 use super::record_serde;
-use super::tables::{FILES, Table};
-use super::transaction::WriteTx;
+use crate::codec::Record;
 use crate::error::Result;
 use crate::ids::{FileId, ProjectId};
+use crate::tables::{FILES, Table};
+use crate::transaction::WriteTx;
 use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

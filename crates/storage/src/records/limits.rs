@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::Record;
 use super::record_serde;
-use super::tables::{LEVELS, LIMITS, Table};
-use super::transaction::{Reader, WriteTx};
+use crate::codec::Record;
 use crate::error::Result;
 use crate::ids::ProjectId;
+use crate::tables::{LEVELS, LIMITS, Table};
+use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 /// Rates and budgets; absent means no limit.

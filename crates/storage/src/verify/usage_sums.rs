@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::check_report::{CheckReport, Related, records, records_with};
-use super::codec::Record;
-use super::tables;
-use super::transaction::ReadTx;
-use super::usage::{self, EstimatedSeries, Horizon, SeriesRecord, Sums, UsageRecord, Width};
+use super::report::{CheckReport, Related, records, records_with};
+use crate::codec::Record;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
+use crate::records::usage::{self, EstimatedSeries, Horizon, SeriesRecord, Sums, UsageRecord, Width};
+use crate::tables;
+use crate::transaction::ReadTx;
 use outpost_common::clock_rng::Timestamp;
 
 type Totals = BTreeMap<ProjectId, Sums>;
@@ -26,7 +26,7 @@ struct Levels {
     days: Totals,
 }
 
-pub(super) fn check(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
+pub(crate) fn check(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     let horizon = usage::horizon(tx)?;
     let mut levels = Levels::default();
     let series = |key: &[u8], raw: &UsageRecord| Ok([usage::series_key(project(key)?, raw.series)]);

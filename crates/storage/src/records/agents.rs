@@ -5,13 +5,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::{self, Record};
 use super::project_resources::{ProjectResource, ResourceKind};
 use super::record_serde;
-use super::tables::{AGENT_VERSIONS, AGENTS, Table};
-use super::transaction::{Reader, WriteTx};
+use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{AgentId, ProjectId};
+use crate::tables::{AGENT_VERSIONS, AGENTS, Table};
+use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -115,7 +115,7 @@ pub fn newest_versions(tx: &impl Reader, id: AgentId, before: Option<u64>, limit
 }
 
 /// The version number in the key of a version.
-pub(super) fn number(key: &[u8]) -> Result<u64> {
+pub(crate) fn number(key: &[u8]) -> Result<u64> {
     let digits = key.get(16..).and_then(|digits| digits.try_into().ok());
     digits.map(u64::from_be_bytes).ok_or_else(|| codec::inconsistent("a malformed key of an agent's version"))
 }

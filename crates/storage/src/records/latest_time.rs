@@ -2,11 +2,11 @@
 
 use std::ops::ControlFlow;
 
-use super::engine::unavailable;
-use super::meta::meta;
-use super::tables::META;
-use super::transaction::{Reader, WriteTx};
+use crate::engine::unavailable;
 use crate::error::Result;
+use crate::meta::meta;
+use crate::tables::META;
+use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 /// The key of the time. Nodes that share a database have times of their own, so that they do not write the same row: there,

@@ -4,12 +4,12 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::{self, Record};
 use super::record_serde;
-use super::tables::{AUDIT, AUDIT_BY_TIME, Table};
-use super::transaction::{Pair, Reader, WriteTx};
+use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{AuditId, KeyId, ProjectId};
+use crate::tables::{AUDIT, AUDIT_BY_TIME, Table};
+use crate::transaction::{Pair, Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ impl Record for AuditRecord {
 
 /// The project of a row.
 #[derive(Serialize, Deserialize)]
-pub(super) struct AuditIndexRow {
+pub(crate) struct AuditIndexRow {
     #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
 }

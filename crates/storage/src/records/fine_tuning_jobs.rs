@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::{self, Record};
 use super::content_chunks;
 use super::project_resources::{self, ProjectResource, ResourceKind};
 use super::record_serde;
-use super::tables::{JOB_EVENTS, JOBS, OPEN_JOBS, TRAINING_STATES, Table};
-use super::transaction::{Reader, WriteTx};
+use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{FileId, JobEventId, JobId, KeyId, ProjectId};
+use crate::tables::{JOB_EVENTS, JOBS, OPEN_JOBS, TRAINING_STATES, Table};
+use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -136,7 +136,7 @@ impl Record for JobEventRecord {
 
 /// An index row; all information is in its key.
 #[derive(Serialize, Deserialize)]
-pub(super) struct OpenJobRow;
+pub(crate) struct OpenJobRow;
 
 impl Record for OpenJobRow {
     const TABLE: Table = OPEN_JOBS;
@@ -145,7 +145,7 @@ impl Record for OpenJobRow {
 
 /// Refers to the content that a saved state consists of.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct TrainingStateRecord {
+pub(crate) struct TrainingStateRecord {
     #[serde(with = "record_serde::job_id")]
     pub job: JobId,
     pub chunks: u32,

@@ -3,14 +3,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::{self, Record};
 use super::project_resources::{self, ProjectResource, ResourceKind};
 use super::record_serde;
 use super::response_steps;
-use super::tables::{OPEN_RESPONSES, RESPONSE_CONTENTS, RESPONSES, Table};
-use super::transaction::{Reader, WriteTx};
+use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{KeyId, ProjectId, ResponseId};
+use crate::tables::{OPEN_RESPONSES, RESPONSE_CONTENTS, RESPONSES, Table};
+use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

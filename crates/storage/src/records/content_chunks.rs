@@ -10,14 +10,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::Record;
-use super::peers::Peers;
 use super::record_serde;
-use super::tables::{CONTENT_CHUNKS, ORPHANED_CHUNKS, Table};
-use super::transaction::{Reader, WriteTx};
 use super::work_leases::{self, Work};
+use crate::cluster::Peers;
+use crate::codec::Record;
 use crate::error::{Error, Result};
 use crate::ids::FileId;
+use crate::tables::{CONTENT_CHUNKS, ORPHANED_CHUNKS, Table};
+use crate::transaction::{Reader, WriteTx};
 
 /// How many chunks are read at once.
 const CHUNKS_AT_ONCE: usize = 8;
@@ -36,7 +36,7 @@ impl Record for Chunk {
 
 /// Marks chunks that belong to nothing.
 #[derive(Serialize, Deserialize)]
-pub(super) struct OrphanedChunks;
+pub(crate) struct OrphanedChunks;
 
 impl Record for OrphanedChunks {
     const TABLE: Table = ORPHANED_CHUNKS;

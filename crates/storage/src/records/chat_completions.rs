@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::{self, Record};
 use super::project_resources::{self, ProjectResource, ResourceKind};
 use super::record_serde;
-use super::tables::{CHAT_COMPLETION_CONTENTS, CHAT_COMPLETIONS, Table};
-use super::transaction::{Reader, WriteTx};
+use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{CompletionId, ProjectId};
+use crate::tables::{CHAT_COMPLETION_CONTENTS, CHAT_COMPLETIONS, Table};
+use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

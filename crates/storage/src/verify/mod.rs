@@ -1,33 +1,37 @@
 //! Verification: reads all records and reports problems.
 
+mod contents;
+pub(crate) mod report;
+mod usage_sums;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use super::agents::{self, AgentRecord, AgentVersionRecord};
-use super::audit::{AuditIndexRow, AuditRecord};
-use super::batches::BatchRecord;
-use super::chat_completions::ChatCompletionRecord;
-use super::check_report::{CheckReport, cause, owner, records, records_with};
-use super::content_chunks::{Chunk, OrphanedChunks};
-use super::conversations::{self, ConversationRecord, MessageRecord};
-use super::file_records::FileRecord;
-use super::fine_tuning_checkpoints::{CheckpointRecord, TunedModelRow};
-use super::fine_tuning_jobs::{JobEventRecord, JobRecord, OpenJobRow, TrainingStateRecord};
-use super::idempotency_records::IdempotencyRecord;
-use super::keys::{KeyIndexRow, KeyRecord, KeyUse};
-use super::limits::{LevelsRecord, LimitsRecord};
-use super::project_resources::{self, ProjectResource};
-use super::projects::ProjectRecord;
-use super::quota_usage::QuotaUsageRecord;
-use super::responses::ResponseRecord;
-use super::store::Store;
-use super::store_error::CheckError;
-use super::stored_images::{self, ExpiryIndexRow, ImageChunk, StoredImageRecord};
-use super::transaction::{ReadTx, Reader};
-use super::work_leases::WorkLeaseRecord;
-use super::{tables, verify_batches, verify_chat_completions, verify_responses, verify_usage_sums};
 use crate::error::{Error, Result};
 use crate::ids::FileId;
+use crate::records::agents::{self, AgentRecord, AgentVersionRecord};
+use crate::records::audit::{AuditIndexRow, AuditRecord};
+use crate::records::batches::BatchRecord;
+use crate::records::chat_completions::ChatCompletionRecord;
+use crate::records::content_chunks::{Chunk, OrphanedChunks};
+use crate::records::conversations::{self, ConversationRecord, MessageRecord};
+use crate::records::files::FileRecord;
+use crate::records::fine_tuning_checkpoints::{CheckpointRecord, TunedModelRow};
+use crate::records::fine_tuning_jobs::{JobEventRecord, JobRecord, OpenJobRow, TrainingStateRecord};
+use crate::records::idempotency_keys::IdempotencyRecord;
+use crate::records::keys::{KeyIndexRow, KeyRecord, KeyUse};
+use crate::records::limits::{LevelsRecord, LimitsRecord};
+use crate::records::project_resources::{self, ProjectResource};
+use crate::records::projects::ProjectRecord;
+use crate::records::quota_usage::QuotaUsageRecord;
+use crate::records::responses::ResponseRecord;
+use crate::records::stored_images::{self, ExpiryIndexRow, ImageChunk, StoredImageRecord};
+use crate::records::work_leases::WorkLeaseRecord;
+use crate::store::Store;
+use crate::store_error::CheckError;
+use crate::tables;
+use crate::transaction::{ReadTx, Reader};
+use report::{CheckReport, cause, owner, records, records_with};
 
 impl Store {
     /// Reads every record of one snapshot while the server continues. Blocking.
@@ -40,7 +44,7 @@ impl Store {
 }
 
 /// Reads every record of a snapshot.
-pub(super) fn verify(tx: &ReadTx) -> Result<CheckReport> {
+pub(crate) fn verify(tx: &ReadTx) -> Result<CheckReport> {
     let mut report = CheckReport { records: tx.tables()?, ..CheckReport::default() };
     projects(tx, &mut report)?;
     keys(tx, &mut report)?;
@@ -55,7 +59,7 @@ pub(super) fn verify(tx: &ReadTx) -> Result<CheckReport> {
     records(tx, &mut report, &mut |_, _: LevelsRecord| Ok(None))?;
     records(tx, &mut report, &mut |_, _: QuotaUsageRecord| Ok(None))?;
     records(tx, &mut report, &mut |_, _: IdempotencyRecord| Ok(None))?;
-    verify_usage_sums::check(tx, &mut report)?;
+    usage_sums::check(tx, &mut report)?;
     project_resources::<FileRecord>(tx, &mut report)?;
     project_resources::<CheckpointRecord>(tx, &mut report)?;
     chunks(tx, &mut report)?;
@@ -63,11 +67,11 @@ pub(super) fn verify(tx: &ReadTx) -> Result<CheckReport> {
     jobs(tx, &mut report)?;
     stored_images(tx, &mut report)?;
     project_resources::<ResponseRecord>(tx, &mut report)?;
-    verify_responses::check(tx, &mut report)?;
+    contents::responses(tx, &mut report)?;
     project_resources::<ChatCompletionRecord>(tx, &mut report)?;
-    verify_chat_completions::check(tx, &mut report)?;
+    contents::chat_completions(tx, &mut report)?;
     project_resources::<BatchRecord>(tx, &mut report)?;
-    verify_batches::check(tx, &mut report)?;
+    contents::batches(tx, &mut report)?;
     records(tx, &mut report, &mut |_, _: WorkLeaseRecord| Ok(None))?;
     Ok(report)
 }

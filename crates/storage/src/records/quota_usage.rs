@@ -4,12 +4,12 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::Record;
 use super::record_serde;
-use super::tables::{QUOTA_USAGE, STORED_BYTES_HISTORY, Table};
-use super::transaction::{Reader, WriteTx};
+use crate::codec::Record;
 use crate::error::Result;
 use crate::ids::ProjectId;
+use crate::tables::{QUOTA_USAGE, STORED_BYTES_HISTORY, Table};
+use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 /// Numbers of existing resources and their content bytes.
@@ -33,7 +33,7 @@ impl Record for QuotaUsageRecord {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct StoredBytesSample {
+pub(crate) struct StoredBytesSample {
     pub bytes: u64,
     #[serde(with = "record_serde::time")]
     pub at: Timestamp,

@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::{self, Record};
-use super::tables::Table;
-use super::transaction::{ReadTx, Reader as _};
+use crate::codec::{self, Record};
 use crate::error::{Error, Result};
+use crate::tables::Table;
+use crate::transaction::{ReadTx, Reader as _};
 
 /// Max problems listed in a report.
 const MAX_PROBLEMS: usize = 100;
@@ -36,7 +36,7 @@ impl CheckReport {
         self.problems.is_empty()
     }
 
-    pub(super) fn problem(&mut self, text: String) {
+    pub(crate) fn problem(&mut self, text: String) {
         match self.problems.len() {
             ..MAX_PROBLEMS => self.problems.push(text),
             MAX_PROBLEMS => self.problems.push("further problems are not shown".into()),
@@ -58,7 +58,7 @@ impl CheckReport {
 type Inspect<'a, R> = &'a mut dyn FnMut(&[u8], R) -> Result<Option<String>>;
 
 /// Decodes every record of a table. Damaged records are reported and skipped.
-pub(super) fn records<R: Record>(tx: &ReadTx, report: &mut CheckReport, each: Inspect<'_, R>) -> Result<()> {
+pub(crate) fn records<R: Record>(tx: &ReadTx, report: &mut CheckReport, each: Inspect<'_, R>) -> Result<()> {
     tx.visit(R::TABLE, &[], None, &mut |key, bytes| {
         report.note(codec::decode(tx.pepper(), key, bytes).and_then(|record| each(key, record)));
         Ok(ControlFlow::Continue(()))
@@ -66,7 +66,7 @@ pub(super) fn records<R: Record>(tx: &ReadTx, report: &mut CheckReport, each: In
 }
 
 /// A row that belongs to a record that is checked.
-pub(super) struct Related {
+pub(crate) struct Related {
     key: Vec<u8>,
     bytes: Result<Option<Vec<u8>>>,
 }
@@ -85,7 +85,7 @@ impl Related {
 type Row<R, const N: usize> = (Vec<u8>, R, [Vec<u8>; N]);
 
 /// As [`records`], with a row of each of `tables`, whose `keys` a record tells. These rows are read for many records at once.
-pub(super) fn records_with<R: Record, const N: usize>(
+pub(crate) fn records_with<R: Record, const N: usize>(
     tx: &ReadTx,
     report: &mut CheckReport,
     tables: [Table; N],
@@ -134,11 +134,11 @@ fn find(tx: &ReadTx, table: Table, keys: &[Vec<u8>]) -> Vec<Result<Option<Vec<u8
 }
 
 /// The id of the record to which a row belongs; the row's key begins with it.
-pub(super) fn owner(row_key: &[u8]) -> Vec<u8> {
+pub(crate) fn owner(row_key: &[u8]) -> Vec<u8> {
     row_key.get(..16).unwrap_or_default().to_vec()
 }
 
 /// The cause of an error, for the operator.
-pub(super) fn cause(error: &Error) -> String {
+pub(crate) fn cause(error: &Error) -> String {
     error.cause().map_or_else(|| error.to_string(), ToString::to_string)
 }

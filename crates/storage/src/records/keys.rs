@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::{self, Record};
-use super::pepper::Digest;
 use super::record_serde;
-use super::tables::{KEY_USES, KEYS, KEYS_BY_PROJECT, Table};
-use super::transaction::{Reader, WriteTx};
+use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{KeyId, ProjectId};
+use crate::pepper::Digest;
+use crate::tables::{KEY_USES, KEYS, KEYS_BY_PROJECT, Table};
+use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ impl Record for KeyRecord {
 
 /// An index row; all information is in its key.
 #[derive(Serialize, Deserialize)]
-pub(super) struct KeyIndexRow;
+pub(crate) struct KeyIndexRow;
 
 impl Record for KeyIndexRow {
     const TABLE: Table = KEYS_BY_PROJECT;
@@ -70,7 +70,7 @@ const SHARED_PRECISION: Duration = Duration::from_secs(10);
 
 /// When a key was last used.
 #[derive(Serialize, Deserialize)]
-pub(super) struct KeyUse {
+pub(crate) struct KeyUse {
     #[serde(with = "record_serde::time")]
     at: Timestamp,
 }

@@ -9,14 +9,14 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::Record;
 use super::content_chunks;
 use super::project_resources::{self, ProjectResource, ResourceKind};
 use super::record_serde;
-use super::tables::{CHECKPOINTS, TUNED_MODELS, Table};
-use super::transaction::{Reader, WriteTx};
+use crate::codec::Record;
 use crate::error::{Error, Result};
 use crate::ids::{CheckpointId, FileId, JobId, ProjectId};
+use crate::tables::{CHECKPOINTS, TUNED_MODELS, Table};
+use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 /// An adapter.
@@ -64,7 +64,7 @@ pub const NAMES: Table = TUNED_MODELS;
 
 /// The checkpoint that a name means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct TunedModelRow(pub [u8; 16]);
+pub(crate) struct TunedModelRow(pub [u8; 16]);
 
 impl Record for TunedModelRow {
     const TABLE: Table = TUNED_MODELS;

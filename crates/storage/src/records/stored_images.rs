@@ -4,13 +4,13 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::{self, Record};
 use super::content_chunks::CHUNK_BYTES;
 use super::record_serde;
-use super::tables::{STORED_IMAGE_CHUNKS, STORED_IMAGES, STORED_IMAGES_BY_EXPIRY, Table};
-use super::transaction::{Reader, WriteTx};
+use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{ProjectId, StoredImageId};
+use crate::tables::{STORED_IMAGE_CHUNKS, STORED_IMAGES, STORED_IMAGES_BY_EXPIRY, Table};
+use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ impl Record for StoredImageRecord {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct ImageChunk(#[serde(with = "record_serde::bytes")] Vec<u8>);
+pub(crate) struct ImageChunk(#[serde(with = "record_serde::bytes")] Vec<u8>);
 
 impl Record for ImageChunk {
     const TABLE: Table = STORED_IMAGE_CHUNKS;
@@ -40,7 +40,7 @@ impl Record for ImageChunk {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct ExpiryIndexRow;
+pub(crate) struct ExpiryIndexRow;
 
 impl Record for ExpiryIndexRow {
     const TABLE: Table = STORED_IMAGES_BY_EXPIRY;
@@ -95,16 +95,16 @@ pub fn remove(tx: &WriteTx, id: StoredImageId, record: &StoredImageRecord) -> Re
     tx.remove::<StoredImageRecord>(&id.to_bytes())
 }
 
-pub(super) fn row_key(id: StoredImageId, at: u32) -> Vec<u8> {
+pub(crate) fn row_key(id: StoredImageId, at: u32) -> Vec<u8> {
     [&id.to_bytes()[..], &at.to_be_bytes()].concat()
 }
 
 /// The complement sorts the oldest last, where iteration begins.
-pub(super) fn expiry_key(at: Timestamp, id: &[u8]) -> Vec<u8> {
+pub(crate) fn expiry_key(at: Timestamp, id: &[u8]) -> Vec<u8> {
     [&(!at.as_millis()).to_be_bytes()[..], id].concat()
 }
 
-pub(super) fn parse_expiry_key(key: &[u8]) -> Result<(Timestamp, StoredImageId)> {
+pub(crate) fn parse_expiry_key(key: &[u8]) -> Result<(Timestamp, StoredImageId)> {
     let (at, id) = key.split_at_checked(8).unwrap_or_default();
     match (at.try_into().map(i64::from_be_bytes), id.try_into().map(StoredImageId::from_bytes)) {
         (Ok(at), Ok(id)) => Ok((Timestamp::from_millis(!at), id)),

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::Record;
 use super::record_serde;
-use super::tables::{PROJECTS, Table};
-use super::transaction::{Reader, WriteTx};
+use crate::codec::Record;
 use crate::error::Result;
 use crate::ids::ProjectId;
+use crate::tables::{PROJECTS, Table};
+use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

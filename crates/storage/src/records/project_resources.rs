@@ -4,12 +4,12 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::{self, Record};
-use super::engine::Scan;
-use super::tables::{RESOURCES_BY_PROJECT, Table};
-use super::transaction::{Reader, WriteTx};
+use crate::codec::{self, Record};
+use crate::engine::Scan;
 use crate::error::Result;
 use crate::ids::ProjectId;
+use crate::tables::{RESOURCES_BY_PROJECT, Table};
+use crate::transaction::{Reader, WriteTx};
 
 /// The kind of a project's resource. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub trait ProjectResource: Record {
 
 /// An index row; all information is in its key.
 #[derive(Serialize, Deserialize)]
-pub(super) struct ResourceIndexRow;
+pub(crate) struct ResourceIndexRow;
 
 impl Record for ResourceIndexRow {
     const TABLE: Table = RESOURCES_BY_PROJECT;
@@ -124,7 +124,7 @@ pub fn count<R: ProjectResource>(tx: &impl Reader, project: ProjectId) -> Result
 }
 
 /// The resources whose ids are the keys of an index, such as that of open batches, oldest first.
-pub(super) fn indexed<R: ProjectResource>(tx: &impl Reader, index: Table) -> Result<Vec<([u8; 16], R)>> {
+pub(crate) fn indexed<R: ProjectResource>(tx: &impl Reader, index: Table) -> Result<Vec<([u8; 16], R)>> {
     let mut keys = tx.keys(index, &[], None, None)?;
     keys.sort_unstable();
     let wrong = || codec::inconsistent(format!("the index `{}` lists one that does not exist", index.name()));
@@ -134,7 +134,7 @@ pub(super) fn indexed<R: ProjectResource>(tx: &impl Reader, index: Table) -> Res
 }
 
 /// The key of a resource's row in the index.
-pub(super) fn row_key(kind: ResourceKind, project: ProjectId, id: [u8; 16]) -> Vec<u8> {
+pub(crate) fn row_key(kind: ResourceKind, project: ProjectId, id: [u8; 16]) -> Vec<u8> {
     [prefix(kind, project).as_slice(), &id].concat()
 }
 

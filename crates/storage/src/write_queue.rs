@@ -1,4 +1,5 @@
-//! What the writer thread receives: closures, with the channels for their results.
+//! What the writer thread receives: closures, with the channels for their results. Those that wait together are committed
+//! together (group commit).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -6,15 +7,15 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::engine::{Health, unavailable};
-use super::transaction::WriteTx;
+use crate::engine::{Health, unavailable};
 use crate::error::{Error, Result};
+use crate::transaction::WriteTx;
 
 /// Max closures per transaction; bounds the wait of the first of them.
 const MAX_GROUP: usize = 256;
 
 pub(super) enum Message {
-    Job(Box<dyn Job>),
+    Write(Box<dyn QueuedWrite>),
     /// A reader met a failure or damage.
     Met(Health),
     Stop,
@@ -22,32 +23,32 @@ pub(super) enum Message {
 
 /// What waits for the writer.
 pub(super) struct Gathered {
-    pub jobs: Vec<Box<dyn Job>>,
+    pub writes: Vec<Box<dyn QueuedWrite>>,
     /// The worst that readers met.
     pub met: Health,
-    /// The writer must stop after these jobs.
+    /// The writer must stop after these writes.
     pub stop: bool,
 }
 
 /// Collects the message and what waits behind it, up to a group.
 pub(super) fn gather(inbox: &Receiver<Message>, first: Message) -> Gathered {
-    let (mut gathered, mut next) = (Gathered { jobs: Vec::new(), met: Health::Sound, stop: false }, Some(first));
+    let (mut gathered, mut next) = (Gathered { writes: Vec::new(), met: Health::Sound, stop: false }, Some(first));
     while let Some(message) = next {
         match message {
-            Message::Job(job) => gathered.jobs.push(job),
+            Message::Write(write) => gathered.writes.push(write),
             Message::Met(health) => gathered.met = gathered.met.max(health),
             Message::Stop => {
                 gathered.stop = true;
                 break;
             }
         }
-        next = if gathered.jobs.len() < MAX_GROUP { inbox.try_recv().ok() } else { None };
+        next = if gathered.writes.len() < MAX_GROUP { inbox.try_recv().ok() } else { None };
     }
     gathered
 }
 
 /// A closure with the channel for its result.
-pub(super) trait Job: Send {
+pub(super) trait QueuedWrite: Send {
     /// Runs the closure, stores its outcome, and returns whether it was `Ok`.
     fn run(&mut self, tx: &WriteTx) -> bool;
     /// Replaces the outcome.
@@ -68,7 +69,7 @@ impl<T, F> Task<T, F> {
     }
 }
 
-impl<T: Send, F: FnMut(&WriteTx) -> Result<T> + Send> Job for Task<T, F> {
+impl<T: Send, F: FnMut(&WriteTx) -> Result<T> + Send> QueuedWrite for Task<T, F> {
     fn run(&mut self, tx: &WriteTx) -> bool {
         let outcome = (self.run)(tx);
         let accepted = outcome.is_ok();
@@ -86,24 +87,24 @@ impl<T: Send, F: FnMut(&WriteTx) -> Result<T> + Send> Job for Task<T, F> {
     }
 }
 
-/// A job of the group that is being committed.
+/// A write of the group that is being committed.
 pub(super) struct Member {
-    pub job: Box<dyn Job>,
+    pub write: Box<dyn QueuedWrite>,
     /// It has failed and takes no part in further attempts.
     pub settled: bool,
 }
 
 impl Member {
-    pub fn group(jobs: Vec<Box<dyn Job>>) -> Vec<Self> {
-        jobs.into_iter().map(|job| Self { job, settled: false }).collect()
+    pub fn group(writes: Vec<Box<dyn QueuedWrite>>) -> Vec<Self> {
+        writes.into_iter().map(|write| Self { write, settled: false }).collect()
     }
 
     /// Whether the closure returned `Ok`; `None` if it panicked, and then its outcome is an error. Panics of the engine
     /// are errors here.
     pub fn run(&mut self, tx: &WriteTx) -> Option<bool> {
-        let ran = catch_unwind(AssertUnwindSafe(|| self.job.run(tx))).ok();
+        let ran = catch_unwind(AssertUnwindSafe(|| self.write.run(tx))).ok();
         if ran.is_none() {
-            self.job.fail(Error::internal("a write closure panicked"));
+            self.write.fail(Error::internal("a write closure panicked"));
         }
         ran
     }
@@ -113,9 +114,9 @@ impl Member {
 pub(super) fn refuse_for(inbox: &Receiver<Message>, pause: Duration, reason: &str) -> bool {
     loop {
         match inbox.recv_timeout(pause) {
-            Ok(Message::Job(mut job)) => {
-                job.fail(unavailable(reason));
-                job.answer();
+            Ok(Message::Write(mut write)) => {
+                write.fail(unavailable(reason));
+                write.answer();
                 // New writes are refused before they are queued, so this drains the rest.
             }
             Ok(Message::Met(_)) => {}

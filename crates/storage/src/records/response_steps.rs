@@ -11,12 +11,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::cluster::NodeProcess;
-use super::codec::Record;
-use super::tables::{RESPONSE_GENERATIONS, RESPONSE_STEPS, Table};
-use super::transaction::{Reader, WriteTx};
+use crate::cluster::NodeProcess;
+use crate::codec::Record;
 use crate::error::Result;
 use crate::ids::ResponseId;
+use crate::tables::{RESPONSE_GENERATIONS, RESPONSE_STEPS, Table};
+use crate::transaction::{Reader, WriteTx};
 
 /// Steps of a response's output: all, or those of a part.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ pub fn find(tx: &impl Reader, id: ResponseId) -> Result<Option<ResponseStepsReco
 }
 
 /// Removes all steps of a response.
-pub(super) fn remove(tx: &WriteTx, id: ResponseId) -> Result<()> {
+pub(crate) fn remove(tx: &WriteTx, id: ResponseId) -> Result<()> {
     tx.remove::<ResponseStepsRecord>(&id.to_bytes())
 }
 
@@ -96,11 +96,11 @@ pub fn parts(
     let keys: Vec<Vec<u8>> = (first..end).map(|part| part_key(id, part)).collect();
     let found = tx.get_all(&keys)?;
     let all: Option<Vec<_>> = found.into_iter().collect();
-    all.ok_or_else(|| super::codec::inconsistent(format!("{id} has lost steps")))
+    all.ok_or_else(|| crate::codec::inconsistent(format!("{id} has lost steps")))
 }
 
 /// Removes what is stored of a generation.
-pub(super) fn remove_generation(tx: &WriteTx, id: ResponseId) -> Result<()> {
+pub(crate) fn remove_generation(tx: &WriteTx, id: ResponseId) -> Result<()> {
     let Some(generation) = generation(tx, id)? else { return Ok(()) };
     (0..generation.parts).try_for_each(|part| tx.remove::<ResponseStepsRecord>(&part_key(id, part)))?;
     tx.remove::<ResponseGenerationRecord>(&id.to_bytes())
@@ -111,7 +111,7 @@ fn part_key(id: ResponseId, part: u32) -> Vec<u8> {
 }
 
 /// The part that a key names; `None`: all steps of a response.
-pub(super) fn part_of(row_key: &[u8]) -> Option<u32> {
+pub(crate) fn part_of(row_key: &[u8]) -> Option<u32> {
     let (_, part) = row_key.split_at_checked(16)?;
     part.try_into().ok().map(u32::from_be_bytes)
 }

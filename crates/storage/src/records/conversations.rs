@@ -8,13 +8,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::{self, Record};
 use super::project_resources::{ProjectResource, ResourceKind};
 use super::record_serde;
-use super::tables::{CONVERSATIONS, MESSAGES, Table};
-use super::transaction::{Reader, WriteTx};
+use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{ConversationId, ProjectId};
+use crate::tables::{CONVERSATIONS, MESSAGES, Table};
+use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ impl ProjectResource for ConversationRecord {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct MessageRecord {
+pub(crate) struct MessageRecord {
     /// The message's JSON.
     pub json: String,
 }
@@ -123,7 +123,7 @@ fn row_key(id: ConversationId, row: u32) -> Vec<u8> {
 }
 
 /// The row in the key of a message.
-pub(super) fn row_of(key: &[u8]) -> Result<u32> {
+pub(crate) fn row_of(key: &[u8]) -> Result<u32> {
     let row = key.get(16..).and_then(|row| row.try_into().ok()).map(u32::from_be_bytes);
     row.ok_or_else(|| codec::inconsistent("a message has a malformed key"))
 }

@@ -17,13 +17,13 @@ use std::ops::ControlFlow;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
-use super::cluster::NodeProcess;
-use super::codec::{self, Record};
 use super::record_serde;
-use super::tables::{ESTIMATED_SERIES, HORIZON, SERIES, SERIES_BY_NAME, Table, USAGE, USAGE_SUMS};
-use super::transaction::{Reader, WriteTx};
+use crate::cluster::NodeProcess;
+use crate::codec::{self, Record};
 use crate::error::{Error, Result};
 use crate::ids::{KeyId, ProjectId};
+use crate::tables::{ESTIMATED_SERIES, HORIZON, SERIES, SERIES_BY_NAME, Table, USAGE, USAGE_SUMS};
+use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
 /// How a request ended. The number is stored.
@@ -285,7 +285,7 @@ pub fn is_estimated(tx: &impl Reader, project: ProjectId, number: u32) -> Result
     Ok(tx.get::<EstimatedSeries>(&series_key(project, number))?.is_some())
 }
 
-pub(super) fn series_key(project: ProjectId, number: u32) -> Vec<u8> {
+pub(crate) fn series_key(project: ProjectId, number: u32) -> Vec<u8> {
     [&project.to_bytes()[..], &number.to_be_bytes()].concat()
 }
 
@@ -327,7 +327,7 @@ fn sum_keys(tx: &WriteTx, project: ProjectId, at: Timestamp, series: u32) -> [Ve
 }
 
 /// Whether a row is a sum that only this process writes.
-pub(super) fn is_sum_of(process: NodeProcess, table: Table, key: &[u8]) -> bool {
+pub(crate) fn is_sum_of(process: NodeProcess, table: Table, key: &[u8]) -> bool {
     // Project, width, start and series.
     table == USAGE_SUMS && key.get(25..) == Some(&process.number.to_be_bytes())
 }
@@ -396,7 +396,7 @@ fn time_key(project: ProjectId, at: Timestamp) -> Vec<u8> {
     [&project.to_bytes()[..], &at.as_millis().to_be_bytes()[2..]].concat()
 }
 
-pub(super) fn time_of(key: &[u8]) -> Result<Timestamp> {
+pub(crate) fn time_of(key: &[u8]) -> Result<Timestamp> {
     let millis: Option<[u8; 6]> = key.get(16..22).and_then(|bytes| bytes.try_into().ok());
     let [a, b, c, d, e, f] = millis.ok_or_else(|| codec::inconsistent("a malformed key of a usage record"))?;
     Ok(Timestamp::from_millis(i64::from_be_bytes([0, 0, a, b, c, d, e, f])))
@@ -406,7 +406,7 @@ fn slot(project: ProjectId, width: Width, at: Timestamp) -> Vec<u8> {
     [&project.to_bytes()[..], &[width as u8], &width.slot(at).to_be_bytes()].concat()
 }
 
-pub(super) fn slot_of(key: &[u8], width: Width) -> Result<(Timestamp, u32)> {
+pub(crate) fn slot_of(key: &[u8], width: Width) -> Result<(Timestamp, u32)> {
     let word = |at: usize| key.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
     match (word(17), word(21)) {
         (Some(slot), Some(series)) => Ok((Timestamp::from_millis(i64::from(slot) * width.millis()), series)),
