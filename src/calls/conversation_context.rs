@@ -87,7 +87,10 @@ impl ConversationContextLoader {
             None => None,
         };
         let (of_agent, instructions, tools, memory) = match agent {
-            Some(agent) => (agent.model, agent.instructions, agent.tools, agent.memory.unwrap_or_default()),
+            Some(agent) => {
+                let fields = agent.fields;
+                (fields.model, fields.instructions, fields.tools, fields.memory.unwrap_or_default())
+            }
             None => Default::default(),
         };
         Ok(ConversationContext {

@@ -12,15 +12,14 @@ use super::access::{Access, Scope};
 use super::audit::AuditEntry;
 use super::limited_read::{LimitedRead, PAGE_BYTES, needs_page};
 use super::pagination::{Listing, Page, PageRequest, short_page};
-use super::patch::Patch;
 use super::precondition::Precondition;
 use super::quotas::{self, QuotaKind, signed};
 use super::{authorize, message_validation, tool_definitions, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{AgentId, BadId, ProjectId};
-pub use crate::storage::agents::MemoryFields as Memory;
 use crate::storage::agents::{self as stored, AgentRecord, AgentVersionRecord};
+pub use crate::storage::agents::{AgentFields, MemoryFields as Memory};
 use crate::storage::{Reader, Store, WriteTx, project_resources};
 
 /// Versions kept per agent; the oldest are removed.
@@ -36,14 +35,8 @@ pub struct Agent {
     pub id: AgentId,
     pub project: ProjectId,
     pub version: u64,
-    pub name: Option<String>,
-    pub model: Option<String>,
-    pub instructions: Option<String>,
-    /// A JSON array of tool definitions, as text; none if it has no tool.
-    pub tools: Option<String>,
-    pub memory: Option<Memory>,
-    /// A JSON object, as text.
-    pub metadata: Option<String>,
+    #[serde(flatten)]
+    pub fields: AgentFields,
     /// When the agent was created.
     pub created_at: Timestamp,
     /// When this version was created.
@@ -52,34 +45,9 @@ pub struct Agent {
 
 impl Agent {
     fn new(id: AgentId, record: &AgentRecord, version: u64, content: AgentVersionRecord) -> Self {
-        let AgentVersionRecord { name, model, instructions, tools, memory, metadata, created_at: updated_at } = content;
-        let (project, created_at) = (record.project, record.created_at);
-        Self { id, project, version, name, model, instructions, tools, memory, metadata, created_at, updated_at }
+        let AgentVersionRecord { fields, created_at: updated_at } = content;
+        Self { id, project: record.project, version, fields, created_at: record.created_at, updated_at }
     }
-}
-
-/// The fields of a new agent.
-#[derive(Clone, Debug, Default)]
-pub struct NewAgent {
-    /// Default: the project of the caller's key.
-    pub project: Option<ProjectId>,
-    pub name: Option<String>,
-    pub model: Option<String>,
-    pub instructions: Option<String>,
-    pub tools: Option<String>,
-    pub memory: Option<Memory>,
-    pub metadata: Option<String>,
-}
-
-/// An update, field by field.
-#[derive(Clone, Debug)]
-pub struct AgentPatch {
-    pub name: Patch<String>,
-    pub model: Patch<String>,
-    pub instructions: Patch<String>,
-    pub tools: Patch<String>,
-    pub memory: Patch<Memory>,
-    pub metadata: Patch<String>,
 }
 
 /// The id of an agent's version in a listing.
@@ -117,42 +85,42 @@ impl Agents {
         Self { store, clock_rng }
     }
 
-    /// Creates an agent.
-    pub async fn create(&self, access: &Access, new: NewAgent) -> Result<Agent> {
+    /// Creates an agent. Default project: that of the key.
+    pub async fn create(&self, access: &Access, project: Option<ProjectId>, fields: AgentFields) -> Result<Agent> {
         let now = self.clock_rng.now();
-        let project = new.project.unwrap_or_else(|| access.project());
-        let NewAgent { name, model, instructions, tools, memory, metadata, project: _ } = new;
-        let tools = tools.and_then(non_empty_tools);
-        let content = AgentVersionRecord { name, model, instructions, tools, memory, metadata, created_at: now };
-        check(&content)?;
+        let project = project.unwrap_or_else(|| access.project());
+        let fields = normalized(fields);
+        check(&fields)?;
         let id = AgentId::generate(&*self.clock_rng);
         let entry = self.audit_entry(access, "agent.created");
         let permit = authorize::manage_project(project);
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let owner = authorize::named_project(tx, caller, project)?;
             authorize::require_active(&owner).map_err(|error| error.param("project_id"))?;
-            let bytes = content.bytes();
+            let bytes = fields.bytes();
             quotas::charge(tx, project, now, QuotaKind::Agent, 1, signed(bytes))?;
             let record = AgentRecord { project, version: 1, oldest: 1, bytes, created_at: now };
             project_resources::insert(tx, id.to_bytes(), &record)?;
+            let content = AgentVersionRecord { fields: fields.clone(), created_at: now };
             stored::put_version(tx, id, 1, &content)?;
-            entry.write(tx, project, id, &json!({ "name": content.name, "model": content.model }))?;
-            Ok(Agent::new(id, &record, 1, content.clone()))
+            entry.write(tx, project, id, &json!({ "name": fields.name, "model": fields.model }))?;
+            Ok(Agent::new(id, &record, 1, content))
         });
         written.await
     }
 
-    /// Updates fields. An update that changes nothing creates no version.
+    /// Replaces the fields by those that `change` makes of them. An update that changes nothing creates no version.
+    ///
+    /// What `change` sets must not depend on what it gets: new values are checked before the stored agent is read.
     pub async fn update(
         &self,
         access: &Access,
         id: AgentId,
-        change: AgentPatch,
+        change: impl Fn(AgentFields) -> AgentFields + Send + 'static,
         precondition: Precondition,
     ) -> Result<Agent> {
         let now = self.clock_rng.now();
-        // The checks of single fields do not depend on the stored agent.
-        check(&change.clone().apply(AgentVersionRecord::empty(now), now))?;
+        check(&normalized(change(AgentFields::default())))?;
         let entry = self.audit_entry(access, "agent.updated");
         let permit = authorize::manage_owner::<AgentRecord>(id.to_bytes());
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
@@ -160,13 +128,13 @@ impl Agents {
             authorize::require_active_owner(tx, record.project)?;
             precondition.check(Some(record.version))?;
             let old = stored::current(tx, id, &record)?;
-            let new = change.clone().apply(old.clone(), old.created_at);
-            if new == old {
+            let fields = normalized(change(old.fields.clone()));
+            if fields == old.fields {
                 return Ok(Agent::new(id, &record, record.version, old));
             }
-            let new = AgentVersionRecord { created_at: now, ..new };
+            let new = AgentVersionRecord { fields, created_at: now };
             let record = add_version(tx, id, record, &new, now)?;
-            let detail = json!({ "version": record.version, "name": new.name, "model": new.model });
+            let detail = json!({ "version": record.version, "name": new.fields.name, "model": new.fields.model });
             entry.write(tx, record.project, id, &detail)?;
             Ok(Agent::new(id, &record, record.version, new))
         });
@@ -182,7 +150,7 @@ impl Agents {
             let record = find(tx, caller, Scope::Project, id)?;
             authorize::require_active_owner(tx, record.project)?;
             precondition.check(Some(record.version))?;
-            let name = stored::current(tx, id, &record)?.name;
+            let name = stored::current(tx, id, &record)?.fields.name;
             quotas::charge(tx, record.project, now, QuotaKind::Agent, -1, -signed(record.bytes))?;
             (record.oldest..=record.version).try_for_each(|version| stored::remove_version(tx, id, version))?;
             project_resources::remove(tx, id.to_bytes(), &record)?;
@@ -299,28 +267,10 @@ fn read_versions(tx: &impl Reader, rows: Vec<(AgentId, u64, AgentRecord)>, limit
             break;
         }
         let content = stored::version(tx, id, version)?;
-        bytes += content.bytes();
+        bytes += content.fields.bytes();
         agents.push(Agent::new(id, &record, version, content));
     }
     Ok(Some(Versions { is_cut: agents.len() < end, agents }))
-}
-
-impl AgentPatch {
-    fn apply(self, old: AgentVersionRecord, created_at: Timestamp) -> AgentVersionRecord {
-        let tools = match self.tools {
-            Patch::Set(tools) => non_empty_tools(tools).map_or(Patch::Clear, Patch::Set),
-            other => other,
-        };
-        AgentVersionRecord {
-            name: self.name.apply_to(old.name),
-            model: self.model.apply_to(old.model),
-            instructions: self.instructions.apply_to(old.instructions),
-            tools: tools.apply_to(old.tools),
-            memory: self.memory.apply_to(old.memory),
-            metadata: self.metadata.apply_to(old.metadata),
-            created_at,
-        }
-    }
 }
 
 /// Adds a version and removes versions beyond the limit.
@@ -333,9 +283,10 @@ fn add_version(
 ) -> Result<AgentRecord> {
     let version = old.version + 1;
     let oldest = old.oldest.max((version + 1).saturating_sub(MAX_VERSIONS));
-    let mut bytes = old.bytes + content.bytes();
+    let mut bytes = old.bytes + content.fields.bytes();
     for removed in old.oldest..oldest {
-        bytes = bytes.saturating_sub(stored::find_version(tx, id, removed)?.map_or(0, |version| version.bytes()));
+        bytes =
+            bytes.saturating_sub(stored::find_version(tx, id, removed)?.map_or(0, |version| version.fields.bytes()));
     }
     quotas::charge(tx, old.project, now, QuotaKind::Agent, 0, signed(bytes) - signed(old.bytes))?;
     (old.oldest..oldest).try_for_each(|removed| stored::remove_version(tx, id, removed))?;
@@ -355,17 +306,17 @@ fn no_version(version: u64, record: &AgentRecord) -> Error {
     Error::new(crate::error::Code::NotFound, text).param("version")
 }
 
-fn check(content: &AgentVersionRecord) -> Result<()> {
-    content.name.as_deref().map_or(Ok(()), validation::name)?;
-    content.model.as_deref().map_or(Ok(()), validation::model)?;
-    validation::metadata(content.metadata.as_deref())?;
-    let length = content.instructions.as_ref().map_or(0, |text| text.chars().count());
+fn check(fields: &AgentFields) -> Result<()> {
+    fields.name.as_deref().map_or(Ok(()), validation::name)?;
+    fields.model.as_deref().map_or(Ok(()), validation::model)?;
+    validation::metadata(fields.metadata.as_deref())?;
+    let length = fields.instructions.as_ref().map_or(0, |text| text.chars().count());
     if length > MAX_INSTRUCTIONS_CHARS {
         let text = format!("'instructions' has {length} characters; it may have {MAX_INSTRUCTIONS_CHARS}.");
         return Err(Error::invalid("instructions", text));
     }
-    content.tools.as_deref().map_or(Ok(()), tool_definitions::check)?;
-    match content.memory.and_then(|memory| memory.last_messages) {
+    fields.tools.as_deref().map_or(Ok(()), tool_definitions::check)?;
+    match fields.memory.and_then(|memory| memory.last_messages) {
         Some(count) if !(1..=MAX_LAST_MESSAGES).contains(&count) => {
             let text = format!("'memory.last_messages' is {count}; it must be 1 to {MAX_LAST_MESSAGES}.");
             Err(Error::invalid("memory.last_messages", text))
@@ -374,8 +325,44 @@ fn check(content: &AgentVersionRecord) -> Result<()> {
     }
 }
 
+/// The fields with compact tools; without any for an empty array.
+fn normalized(fields: AgentFields) -> AgentFields {
+    AgentFields { tools: fields.tools.and_then(non_empty_tools), ..fields }
+}
+
 /// `None` for an empty array of tools.
 fn non_empty_tools(json: String) -> Option<String> {
     let json = message_validation::compact_json(&json);
     (json != "[]").then_some(json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As it is stored under an idempotency key, by this and earlier versions of the program.
+    #[test]
+    fn an_agents_fields_stand_beside_the_others_in_json() {
+        let fields = AgentFields {
+            name: Some("guide".to_owned()),
+            memory: Some(Memory { truncate: Some(true), last_messages: None }),
+            ..AgentFields::default()
+        };
+        let agent = Agent {
+            id: AgentId::from_bytes([1; 16]),
+            project: ProjectId::from_bytes([2; 16]),
+            version: 3,
+            fields,
+            created_at: Timestamp::from_millis(0),
+            updated_at: Timestamp::from_millis(1_000),
+        };
+        let json = concat!(
+            r#"{"id":"agent_01010101010101010101010101010101","project":"proj_02020202020202020202020202020202","version":3,"#,
+            r#""name":"guide","model":null,"instructions":null,"tools":null,"#,
+            r#""memory":{"truncate":true,"last_messages":null},"metadata":null,"#,
+            r#""created_at":"1970-01-01T00:00:00.000Z","updated_at":"1970-01-01T00:00:01.000Z"}"#
+        );
+        assert_eq!(serde_json::to_string(&agent).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Agent>(json).unwrap(), agent);
+    }
 }

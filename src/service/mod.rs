@@ -49,7 +49,7 @@ pub mod usage;
 mod validation;
 
 pub use access::{Access, Scope, Scopes};
-pub use agents::{Agent, AgentPatch, Agents, Memory, NewAgent};
+pub use agents::{Agent, AgentFields, Agents, Memory};
 pub use all_services::Services;
 pub use api_key_secret::Secret;
 pub use audit::{Audit, AuditEvent, AuditFilter};

@@ -2,7 +2,7 @@
 
 use outpost::error::Code;
 use outpost::ids::{KeyId, ProjectId};
-use outpost::service::agents::{AgentPatch, Agents, NewAgent};
+use outpost::service::agents::{AgentFields, Agents};
 use outpost::service::idempotency::IdempotencyKey;
 use outpost::service::precondition::Precondition;
 use outpost::service::{Access, KeyPatch, NewProject, PageRequest, Patch, ProjectSettings, Rotation, Scopes};
@@ -87,18 +87,11 @@ async fn a_replay_requires_the_current_permission() {
     let claimed = |access: &Access, key: &str| {
         access.clone().with_idempotency_key(IdempotencyKey::new(access.key(), key, &[]).unwrap())
     };
-    let agent = || NewAgent { name: Some("a".into()), ..NewAgent::default() };
-    let change = || AgentPatch {
-        name: Patch::Keep,
-        model: Patch::Keep,
-        instructions: Patch::Set("be brief".into()),
-        tools: Patch::Keep,
-        memory: Patch::Keep,
-        metadata: Patch::Keep,
-    };
+    let agent = || AgentFields { name: Some("a".into()), ..AgentFields::default() };
+    let change = || |old: AgentFields| AgentFields { instructions: Some("be brief".into()), ..old };
     let expected = || Precondition { version: None, if_match: None };
     let [making, changing, renaming, granting] = ["make", "change", "rename", "grant"].map(|key| claimed(&tenant, key));
-    let created = agents.create(&making, agent()).await.unwrap();
+    let created = agents.create(&making, None, agent()).await.unwrap();
     let changed = agents.update(&changing, created.id, change(), expected()).await.unwrap();
     let own = tenant.key();
     let renamed = fixture.keys.update(&renaming, own, rename()).await.unwrap();
@@ -111,7 +104,7 @@ async fn a_replay_requires_the_current_permission() {
     let moved = fixture.projects.replace(&moving, founded.id, settings()).await.unwrap();
 
     set(&fixture, own, inference, None).await;
-    assert_eq!(error_fields(agents.create(&making, agent()).await).0, Code::InsufficientScope);
+    assert_eq!(error_fields(agents.create(&making, None, agent()).await).0, Code::InsufficientScope);
     assert_eq!(
         error_fields(agents.update(&changing, created.id, change(), expected()).await).0,
         Code::InsufficientScope
@@ -122,15 +115,15 @@ async fn a_replay_requires_the_current_permission() {
         Code::InsufficientScope
     );
     // With another idempotency key, the request is refused too, although the access is an old one.
-    assert_eq!(error_fields(agents.create(&claimed(&tenant, "new"), agent()).await).0, Code::InsufficientScope);
-    assert_eq!(error_fields(agents.create(&tenant, agent()).await).0, Code::InsufficientScope);
+    assert_eq!(error_fields(agents.create(&claimed(&tenant, "new"), None, agent()).await).0, Code::InsufficientScope);
+    assert_eq!(error_fields(agents.create(&tenant, None, agent()).await).0, Code::InsufficientScope);
     // A key that can still manage keys, but can grant fewer permissions.
     set(&fixture, own, project, Some(&["small"])).await;
     assert_eq!(
         error_fields(fixture.keys.create(&granting, new_key(home, &["project"])).await).1,
         Some("models".into())
     );
-    assert_eq!(agents.create(&making, agent()).await.unwrap(), created);
+    assert_eq!(agents.create(&making, None, agent()).await.unwrap(), created);
     set(&fixture, own, project | inference, None).await;
     assert_eq!(agents.update(&changing, created.id, change(), expected()).await.unwrap(), changed);
     assert_eq!(fixture.keys.update(&renaming, own, rename()).await.unwrap(), renamed);

@@ -3,9 +3,7 @@
 use outpost::clock_rng::ClockRng as _;
 use outpost::ids::{AgentId, ConversationId, ProjectId};
 use outpost::service::agents::MAX_VERSIONS;
-use outpost::service::{
-    AgentPatch, Agents, Conversations, NewAgent, NewConversation, PageRequest, Patch, Precondition,
-};
+use outpost::service::{AgentFields, Agents, Conversations, NewConversation, PageRequest, Precondition};
 use outpost::storage::conversations::ConversationRecord;
 use outpost::storage::{agents, conversations, project_resources, quota_usage};
 
@@ -21,15 +19,8 @@ async fn quota_usage_of(fixture: &Fixture, project: ProjectId) -> quota_usage::Q
     fixture.store.read(move |tx| quota_usage::of(tx, project)).await.unwrap()
 }
 
-fn renamed(instructions: &str) -> AgentPatch {
-    AgentPatch {
-        name: Patch::Keep,
-        model: Patch::Keep,
-        instructions: Patch::Set(instructions.into()),
-        tools: Patch::Keep,
-        memory: Patch::Keep,
-        metadata: Patch::Keep,
-    }
+fn instructed(instructions: String) -> impl Fn(AgentFields) -> AgentFields {
+    move |old| AgentFields { instructions: Some(instructions.clone()), ..old }
 }
 
 #[tokio::test]
@@ -37,19 +28,19 @@ async fn an_agents_last_thousand_versions_are_kept_and_counted() {
     let fixture = Fixture::new().await;
     let (_, agents) = services(&fixture);
     let project = fixture.project("agents").await.id;
-    let new = NewAgent { project: Some(project), name: Some("helper".into()), ..NewAgent::default() };
-    let id: AgentId = agents.create(&fixture.admin, new).await.unwrap().id;
+    let new = AgentFields { name: Some("helper".into()), ..AgentFields::default() };
+    let id: AgentId = agents.create(&fixture.admin, Some(project), new).await.unwrap().id;
     assert_eq!((quota_usage_of(&fixture, project).await.agents, quota_usage_of(&fixture, project).await.bytes), (1, 6));
     let last = MAX_VERSIONS + 5;
     for number in 2..=last {
-        let change = renamed(&format!("{number:04}"));
+        let change = instructed(format!("{number:04}"));
         let now = agents.update(&fixture.admin, id, change, Precondition::default()).await.unwrap();
         assert_eq!(now.version, number);
     }
     assert_eq!(quota_usage_of(&fixture, project).await.bytes, MAX_VERSIONS * 10);
     assert!(agents.get(&fixture.admin, id, Some(5), u64::MAX).await.is_err());
     let oldest = agents.get(&fixture.admin, id, Some(6), u64::MAX).await.unwrap().read().unwrap();
-    assert_eq!(oldest.instructions.as_deref(), Some("0006"));
+    assert_eq!(oldest.fields.instructions.as_deref(), Some("0006"));
     let page = PageRequest { limit: Some(100), ..PageRequest::default() };
     let page = agents.versions(&fixture.admin, id, page, u64::MAX);
     assert_eq!(page.await.unwrap().read().unwrap().items[0].version, last);
@@ -68,7 +59,7 @@ async fn check_finds_missing_and_orphaned_messages_and_versions() {
     let message = "{\"role\":\"user\",\"content\":\"x\"}".to_owned();
     let new = NewConversation { messages: vec![message.clone(); 3], ..NewConversation::default() };
     let conversation = conversations.create(&fixture.admin, new).await.unwrap().id;
-    let agent = agents_.create(&fixture.admin, NewAgent::default()).await.unwrap().id;
+    let agent = agents_.create(&fixture.admin, None, AgentFields::default()).await.unwrap().id;
     assert_eq!(fixture.store.verify().unwrap().problems, Vec::<String>::new());
 
     let stray = message.clone();

@@ -6,7 +6,7 @@ use outpost::ids::{
     AgentId, AuditId, BatchId, CheckpointId, CompletionId, ConversationId, FileId, JobEventId, JobId, KeyId, ProjectId,
     ResponseId, StoredImageId,
 };
-use outpost::storage::agents::{self, AgentRecord, AgentVersionRecord};
+use outpost::storage::agents::{self, AgentFields, AgentRecord, AgentVersionRecord};
 use outpost::storage::audit::{self, AuditRecord};
 use outpost::storage::batches::{self, BatchRecord, BatchResultRecord, BatchTimesRecord};
 use outpost::storage::chat_completions::{self, ChatCompletionContentRecord, ChatCompletionRecord};
@@ -171,7 +171,8 @@ impl Seed {
     }
 
     fn put_agent(&self, tx: &WriteTx) -> Result<()> {
-        let version = AgentVersionRecord { name: Some("agent".to_owned()), ..AgentVersionRecord::empty(self.now) };
+        let fields = AgentFields { name: Some("agent".to_owned()), ..AgentFields::default() };
+        let version = AgentVersionRecord { fields, created_at: self.now };
         for number in 1..=2 {
             agents::put_version(tx, self.agent, number, &version)?;
         }
@@ -179,7 +180,7 @@ impl Seed {
             project: self.project,
             version: 2,
             oldest: 1,
-            bytes: 2 * version.bytes(),
+            bytes: 2 * version.fields.bytes(),
             created_at: self.now,
         };
         project_resources::insert(tx, self.agent.to_bytes(), &record)

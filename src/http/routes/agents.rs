@@ -15,9 +15,8 @@ use crate::http::response::{ApiResult, Deleted, Head, Item, List, Mount, Time};
 use crate::http::response_budget::BUILT_FROM_TEXT;
 use crate::http::{Api, authentication::Caller};
 use crate::ids::AgentId;
-use crate::service::agents::{Agent, AgentPatch, Memory, NewAgent, VersionId};
+use crate::service::agents::{Agent, AgentFields, Memory, VersionId};
 use crate::service::pagination::PageRequest;
-use crate::service::patch::Patch;
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(create).service(list).service(get).service(versions).service(update).service(delete);
@@ -108,6 +107,24 @@ pub struct AgentBody {
     updated_at: Time,
 }
 
+impl UpdateAgent {
+    /// Replaces the fields that were sent.
+    fn into_change(self) -> impl Fn(AgentFields) -> AgentFields {
+        let tools = self.tools.map(|tools| tools.map(|json| json.get().to_owned()));
+        let memory = self.memory.map(|memory| memory.map(Memory::from));
+        let metadata = self.metadata.map(|metadata| metadata.map(object_text));
+        let Self { name, model, instructions, .. } = self;
+        move |old| AgentFields {
+            name: name.clone().unwrap_or(old.name),
+            model: model.clone().unwrap_or(old.model),
+            instructions: instructions.clone().unwrap_or(old.instructions),
+            tools: tools.clone().unwrap_or(old.tools),
+            memory: memory.unwrap_or(old.memory),
+            metadata: metadata.clone().unwrap_or(old.metadata),
+        }
+    }
+}
+
 impl From<MemoryBody> for Memory {
     fn from(body: MemoryBody) -> Self {
         Self { truncate: body.truncation.map(Truncation::is_auto), last_messages: body.last_messages }
@@ -127,15 +144,16 @@ fn head(agent: &Agent) -> Head<AgentId> {
 
 fn body(agent: Agent, mount: Mount) -> AgentBody {
     let raw = |text: String| RawValue::from_string(text).ok();
+    let AgentFields { name, model, instructions, tools, memory, metadata } = agent.fields;
     AgentBody {
         project_id: agent.project.to_string(),
         version: agent.version,
-        name: agent.name,
-        model: agent.model,
-        instructions: agent.instructions,
-        tools: raw(agent.tools.unwrap_or_else(|| "[]".to_owned())),
-        memory: agent.memory.map(MemoryBody::from),
-        metadata: agent.metadata.and_then(raw),
+        name,
+        model,
+        instructions,
+        tools: raw(tools.unwrap_or_else(|| "[]".to_owned())),
+        memory: memory.map(MemoryBody::from),
+        metadata: metadata.and_then(raw),
         created_at: mount.time(agent.created_at),
         updated_at: mount.time(agent.updated_at),
     }
@@ -155,8 +173,8 @@ fn reply(caller: &Caller, agent: Agent) -> ApiResult {
 #[post("/agents")]
 async fn create(sent: IdempotentJson<CreateAgent>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: new } = sent;
-    let new = NewAgent {
-        project: new.project_id.as_deref().map(parse_project_id).transpose()?,
+    let project = new.project_id.as_deref().map(parse_project_id).transpose()?;
+    let fields = AgentFields {
         name: new.name,
         model: new.model,
         instructions: new.instructions,
@@ -164,7 +182,7 @@ async fn create(sent: IdempotentJson<CreateAgent>, api: web::Data<Api>) -> ApiRe
         memory: new.memory.map(Memory::from),
         metadata: new.metadata.map(object_text),
     };
-    let agent = api.services.agents.create(&caller.access, new).await?;
+    let agent = api.services.agents.create(&caller.access, project, fields).await?;
     reply(&caller, agent)
 }
 
@@ -216,15 +234,8 @@ async fn update(
     api: web::Data<Api>,
 ) -> ApiResult {
     let IdempotentJson { caller, body: sent } = sent;
-    let change = AgentPatch {
-        name: sent.name.into(),
-        model: sent.model.into(),
-        instructions: sent.instructions.into(),
-        tools: Patch::from(sent.tools).map(|json| json.get().to_owned()),
-        memory: Patch::from(sent.memory).map(Memory::from),
-        metadata: Patch::from(sent.metadata).map(object_text),
-    };
-    let agent = api.services.agents.update(&caller.access, id.0, change, if_match.and(sent.version)).await?;
+    let precondition = if_match.and(sent.version);
+    let agent = api.services.agents.update(&caller.access, id.0, sent.into_change(), precondition).await?;
     reply(&caller, agent)
 }
 

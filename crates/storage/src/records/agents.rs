@@ -45,16 +45,22 @@ impl ProjectResource for AgentRecord {
 /// One version of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentVersionRecord {
+    pub fields: AgentFields,
+    #[serde(with = "record_serde::time")]
+    pub created_at: Timestamp,
+}
+
+/// The content of an agent, which its owner sets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentFields {
     pub name: Option<String>,
     pub model: Option<String>,
     pub instructions: Option<String>,
-    /// A JSON array of tool definitions, as text.
+    /// A JSON array of tool definitions, as text; none if it has no tool.
     pub tools: Option<String>,
     pub memory: Option<MemoryFields>,
     /// A JSON object, as text.
     pub metadata: Option<String>,
-    #[serde(with = "record_serde::time")]
-    pub created_at: Timestamp,
 }
 
 /// Memory settings of an agent.
@@ -71,13 +77,8 @@ impl Record for AgentVersionRecord {
     const VERSION: u8 = 1;
 }
 
-impl AgentVersionRecord {
-    pub fn empty(created_at: Timestamp) -> Self {
-        let (name, model, instructions) = (None, None, None);
-        Self { name, model, instructions, tools: None, memory: None, metadata: None, created_at }
-    }
-
-    /// Content bytes; memory settings do not count.
+impl AgentFields {
+    /// Bytes, for the quota; memory settings do not count.
     pub fn bytes(&self) -> u64 {
         let texts = [&self.name, &self.model, &self.instructions, &self.tools, &self.metadata];
         texts.into_iter().flatten().map(|text| text.len() as u64).sum()

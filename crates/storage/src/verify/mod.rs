@@ -237,7 +237,7 @@ fn agent_versions(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
         let (mut count, mut bytes) = (0, 0);
         tx.each(id, None, &mut |_, version: AgentVersionRecord| {
             count += 1;
-            bytes += version.bytes();
+            bytes += version.fields.bytes();
             Ok(ControlFlow::Continue(()))
         })?;
         let expected = (record.version + 1).saturating_sub(record.oldest);
