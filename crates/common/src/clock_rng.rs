@@ -111,14 +111,21 @@ impl fmt::Display for Timestamp {
     }
 }
 
+/// As text for clients, as milliseconds in binary formats.
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        match serializer.is_human_readable() {
+            true => serializer.collect_str(self),
+            false => self.as_millis().serialize(serializer),
+        }
     }
 }
 
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if !deserializer.is_human_readable() {
+            return i64::deserialize(deserializer).map(Self::from_millis);
+        }
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(|BadTime| {
             serde::de::Error::custom("must be an RFC 3339 time with an offset, such as 2027-01-31T12:00:00Z")

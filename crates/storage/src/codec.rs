@@ -22,7 +22,8 @@ const CHECKSUM_BYTES: usize = 4;
 /// A type that is stored in one table.
 ///
 /// bincode is not self-describing: a record has no `flatten`, `untagged`, `skip` or free JSON
-/// values (JSON is kept as text), and a change of its fields needs a new `VERSION` and a migration.
+/// values (JSON is kept as text), and a change of its fields needs a new `VERSION` and a migration. IDs are stored as 16
+/// bytes and times as milliseconds, although clients get text.
 pub trait Record: Serialize + DeserializeOwned {
     const TABLE: Table;
     const VERSION: u8;
@@ -110,8 +111,11 @@ mod tests {
     use proptest::prelude::*;
     use serde::{Deserialize, Serialize};
 
+    use outpost_common::clock_rng::Timestamp;
+
     use super::{Record, decode, encode};
     use crate::error::Code;
+    use crate::ids::ProjectId;
     use crate::pepper::Pepper;
     use crate::tables::{KEYS, MESSAGES, Table};
 
@@ -177,6 +181,24 @@ mod tests {
             prop_assert!(decode::<Sample>(&pepper, b"key", &bytes).is_err());
             drop(decode::<Open>(&pepper, b"key", &bytes));
         }
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Typed(ProjectId, Option<Timestamp>);
+
+    impl Record for Typed {
+        const TABLE: Table = MESSAGES;
+        const VERSION: u8 = 1;
+    }
+
+    #[test]
+    fn ids_and_times_are_stored_as_bytes_and_milliseconds() {
+        let pepper = Pepper::from_bytes([7; 32]);
+        let typed = Typed(ProjectId::from_bytes([9; 16]), Some(Timestamp::from_millis(3)));
+        let bytes = encode(&pepper, b"key", &typed).unwrap();
+        let plain = [&[1][..], &[9; 16], &[1, 6]].concat();
+        assert_eq!(bytes[..bytes.len() - 4], plain);
+        assert_eq!(decode::<Typed>(&pepper, b"key", &bytes).unwrap(), typed);
     }
 
     #[test]

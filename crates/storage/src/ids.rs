@@ -101,15 +101,22 @@ macro_rules! ids {
             }
         }
 
+        /// As text for clients, as bytes in records.
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
+                match serializer.is_human_readable() {
+                    true => serializer.collect_str(self),
+                    false => self.to_bytes().serialize(serializer),
+                }
             }
         }
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+                match deserializer.is_human_readable() {
+                    true => String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom),
+                    false => <[u8; 16]>::deserialize(deserializer).map(Self::from_bytes),
+                }
             }
         }
     )+};

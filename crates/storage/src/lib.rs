@@ -40,7 +40,6 @@ pub use pepper::{Digest, Pepper};
 pub use postgres::{PostgresLocation, PostgresOpenError, PostgresSettings, StoreUrlError};
 pub use private_files::{DATABASE as DATABASE_FILE, NewFile, PEPPER as PEPPER_FILE, protect_secret};
 pub use records::limits::LevelsRecord;
-pub use records::record_serde::{key_id, maybe_key_id, maybe_project_id, maybe_time, project_id, time};
 pub use records::{
     agents, audit, batches, chat_completions, content_chunks, conversations, files, fine_tuning_checkpoints,
     fine_tuning_jobs, idempotency_keys, keys, latest_time, limits, project_resources, projects, quota_usage,

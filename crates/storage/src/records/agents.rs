@@ -6,7 +6,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::project_resources::{ProjectResource, ResourceKind};
-use super::record_serde;
 use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{AgentId, ProjectId};
@@ -16,7 +15,6 @@ use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AgentRecord {
-    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
     /// The current version, counted from 1.
     pub version: u64,
@@ -24,7 +22,6 @@ pub struct AgentRecord {
     pub oldest: u64,
     /// Content bytes of all stored versions, for the quota.
     pub bytes: u64,
-    #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
 }
 
@@ -46,7 +43,6 @@ impl ProjectResource for AgentRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentVersionRecord {
     pub fields: AgentFields,
-    #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
 }
 

@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::record_serde;
 use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{AuditId, KeyId, ProjectId};
@@ -14,9 +13,7 @@ use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AuditRecord {
-    #[serde(with = "record_serde::time")]
     pub at: Timestamp,
-    #[serde(with = "record_serde::maybe_key_id")]
     pub actor: Option<KeyId>,
     pub action: String,
     pub target: String,
@@ -31,7 +28,6 @@ impl Record for AuditRecord {
 /// The project of a row.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct AuditIndexRow {
-    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
 }
 

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use serde::{Deserialize, Serialize};
 
 use super::project_resources::{self, ProjectResource, ResourceKind};
-use super::record_serde;
 use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{BatchId, FileId, KeyId, ProjectId};
@@ -15,14 +14,11 @@ use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BatchRecord {
-    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
     /// The key that created the batch, which its requests are metered for.
-    #[serde(with = "record_serde::key_id")]
     pub key: KeyId,
     /// The service's endpoint as a number.
     pub endpoint: u8,
-    #[serde(with = "record_serde::file_id")]
     pub input_file: FileId,
     /// A JSON object, as text.
     pub metadata: Option<String>,
@@ -31,9 +27,7 @@ pub struct BatchRecord {
     /// The state in which a batch that is being finalized ends.
     pub ends_as: Option<u8>,
     pub errors: Vec<BatchErrorRecord>,
-    #[serde(with = "record_serde::maybe_file_id")]
     pub output_file: Option<FileId>,
-    #[serde(with = "record_serde::maybe_file_id")]
     pub error_file: Option<FileId>,
     /// Requests of the input; 0 until it is validated.
     pub total: u32,
@@ -47,19 +41,13 @@ pub struct BatchRecord {
 /// When a batch got into each of its states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchTimesRecord {
-    #[serde(with = "record_serde::time")]
     pub created: Timestamp,
     /// The end of its completion window.
-    #[serde(with = "record_serde::time")]
     pub expires: Timestamp,
-    #[serde(with = "record_serde::maybe_time")]
     pub in_progress: Option<Timestamp>,
-    #[serde(with = "record_serde::maybe_time")]
     pub cancelling: Option<Timestamp>,
-    #[serde(with = "record_serde::maybe_time")]
     pub finalizing: Option<Timestamp>,
     /// When it got into its final state.
-    #[serde(with = "record_serde::maybe_time")]
     pub ended: Option<Timestamp>,
 }
 

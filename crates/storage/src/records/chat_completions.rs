@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::project_resources::{self, ProjectResource, ResourceKind};
-use super::record_serde;
 use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{CompletionId, ProjectId};
@@ -13,7 +12,6 @@ use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChatCompletionRecord {
-    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
     /// The ID of the model.
     pub model: String,
@@ -21,7 +19,6 @@ pub struct ChatCompletionRecord {
     pub metadata: Option<String>,
     /// Bytes of its content and metadata, for the quota.
     pub bytes: u64,
-    #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
 }
 

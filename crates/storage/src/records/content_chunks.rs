@@ -10,7 +10,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record_serde;
 use super::work_leases::{self, Work};
 use crate::cluster::Peers;
 use crate::codec::Record;
@@ -27,7 +26,7 @@ pub const CHUNK_BYTES: usize = (512 << 10) - 512;
 
 /// A chunk of content.
 #[derive(Serialize, Deserialize)]
-pub struct Chunk(#[serde(with = "record_serde::bytes")] pub Vec<u8>);
+pub struct Chunk(#[serde(with = "bytes")] pub Vec<u8>);
 
 impl Record for Chunk {
     const TABLE: Table = CONTENT_CHUNKS;
@@ -116,4 +115,38 @@ pub fn sweep(tx: &WriteTx, id: FileId, limit: usize, peers: &Peers) -> Result<bo
 
 fn key(id: FileId, index: u32) -> Vec<u8> {
     [&id.to_bytes()[..], &index.to_be_bytes()].concat()
+}
+
+/// Serialises bytes as one string rather than byte by byte.
+pub(crate) mod bytes {
+    use std::fmt;
+
+    use serde::de::Visitor;
+    use serde::{Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(bytes)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        struct Bytes;
+
+        impl Visitor<'_> for Bytes {
+            type Value = Vec<u8>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+                Ok(bytes.to_vec())
+            }
+
+            fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Vec<u8>, E> {
+                Ok(bytes)
+            }
+        }
+
+        deserializer.deserialize_byte_buf(Bytes)
+    }
 }

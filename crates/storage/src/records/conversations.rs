@@ -9,7 +9,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::project_resources::{ProjectResource, ResourceKind};
-use super::record_serde;
 use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{ConversationId, ProjectId};
@@ -19,7 +18,6 @@ use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConversationRecord {
-    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
     /// A JSON object, as text.
     pub metadata: Option<String>,
@@ -33,9 +31,7 @@ pub struct ConversationRecord {
     pub next_row: u32,
     /// JSON bytes of messages and metadata, for the quota.
     pub bytes: u64,
-    #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
-    #[serde(with = "record_serde::time")]
     pub updated_at: Timestamp,
 }
 

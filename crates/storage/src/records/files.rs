@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::content_chunks;
 use super::project_resources::{self, ProjectResource, ResourceKind};
-use super::record_serde;
 use crate::codec::Record;
 use crate::error::Result;
 use crate::ids::{FileId, ProjectId};
@@ -14,7 +13,6 @@ use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FileRecord {
-    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
     /// A label; never a path.
     pub name: String,
@@ -26,7 +24,6 @@ pub struct FileRecord {
     pub examples: u64,
     pub example_format: u8,
     pub sha256: [u8; 32],
-    #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
 }
 

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use super::content_chunks;
 use super::project_resources::{self, ProjectResource, ResourceKind};
-use super::record_serde;
 use crate::codec::Record;
 use crate::error::{Error, Result};
 use crate::ids::{CheckpointId, FileId, JobId, ProjectId};
@@ -22,9 +21,7 @@ use outpost_common::clock_rng::Timestamp;
 /// An adapter.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CheckpointRecord {
-    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
-    #[serde(with = "record_serde::job_id")]
     pub job: JobId,
     pub step: u32,
     /// The names of the models that it is: that of the checkpoint, and after the last step that of the job.
@@ -38,11 +35,9 @@ pub struct CheckpointRecord {
     /// `adapter_config.json`
     pub config: String,
     /// `adapter_model.safetensors`
-    #[serde(with = "record_serde::file_id")]
     pub weights: FileId,
     pub bytes: u64,
     pub chunks: u32,
-    #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
 }
 

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::content_chunks;
 use super::project_resources::{self, ProjectResource, ResourceKind};
-use super::record_serde;
 use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{FileId, JobEventId, JobId, KeyId, ProjectId};
@@ -14,18 +13,14 @@ use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobRecord {
-    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
     /// The key that created the job, which its tokens are metered for.
-    #[serde(with = "record_serde::maybe_key_id")]
     pub key: Option<KeyId>,
     pub name: Option<String>,
     /// A JSON object, as text.
     pub metadata: Option<String>,
     pub model: String,
-    #[serde(with = "record_serde::file_id")]
     pub training_file: FileId,
-    #[serde(with = "record_serde::maybe_file_id")]
     pub validation_file: Option<FileId>,
     /// The service's method as a number.
     pub method: u8,
@@ -47,11 +42,8 @@ pub struct JobRecord {
     pub trained_tokens: Option<u64>,
     /// Those of the trained tokens that are in the usage.
     pub metered_tokens: u64,
-    #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
-    #[serde(with = "record_serde::time")]
     pub updated_at: Timestamp,
-    #[serde(with = "record_serde::maybe_time")]
     pub finished_at: Option<Timestamp>,
 }
 
@@ -90,7 +82,6 @@ pub struct ProgressRecord {
 /// The state from which an interrupted training goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedStateRecord {
-    #[serde(with = "record_serde::file_id")]
     pub content: FileId,
     pub bytes: u64,
     pub chunks: u32,
@@ -120,7 +111,6 @@ impl ProjectResource for JobRecord {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobEventRecord {
-    #[serde(with = "record_serde::time")]
     pub at: Timestamp,
     /// The service's level as a number.
     pub level: u8,
@@ -146,7 +136,6 @@ impl Record for OpenJobRow {
 /// Refers to the content that a saved state consists of.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct TrainingStateRecord {
-    #[serde(with = "record_serde::job_id")]
     pub job: JobId,
     pub chunks: u32,
 }

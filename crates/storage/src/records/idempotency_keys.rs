@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::record_serde;
 use crate::codec::Record;
 use crate::error::Result;
 use crate::tables::{IDEMPOTENCY_KEYS, IDEMPOTENCY_KEYS_BY_AGE, Table};
@@ -19,7 +18,6 @@ const SWEEP_BATCH: usize = 4;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct IdempotencyRecord {
-    #[serde(with = "record_serde::time")]
     pub at: Timestamp,
     /// SHA-256 of method, path and body.
     pub request: [u8; 32],

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::record_serde;
 use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{KeyId, ProjectId};
@@ -16,7 +15,6 @@ use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeyRecord {
-    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
     pub name: String,
     pub digest: Digest,
@@ -26,15 +24,10 @@ pub struct KeyRecord {
     pub scopes: u8,
     /// Models that the key may call; absent means all.
     pub models: Option<Vec<String>>,
-    #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
-    #[serde(with = "record_serde::time")]
     pub updated_at: Timestamp,
-    #[serde(with = "record_serde::maybe_time")]
     pub expires_at: Option<Timestamp>,
-    #[serde(with = "record_serde::maybe_time")]
     pub revoked_at: Option<Timestamp>,
-    #[serde(with = "record_serde::maybe_time")]
     pub rotated_at: Option<Timestamp>,
     /// The redacted secret.
     pub redacted: String,
@@ -43,7 +36,6 @@ pub struct KeyRecord {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PreviousSecret {
     pub digest: Digest,
-    #[serde(with = "record_serde::time")]
     pub valid_until: Timestamp,
     /// The end of the grace period was observed. No clock change can undo it.
     pub ended: bool,
@@ -71,7 +63,6 @@ const SHARED_PRECISION: Duration = Duration::from_secs(10);
 /// When a key was last used.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct KeyUse {
-    #[serde(with = "record_serde::time")]
     at: Timestamp,
 }
 

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record_serde;
 use crate::codec::Record;
 use crate::error::Result;
 use crate::ids::ProjectId;
@@ -40,7 +39,6 @@ pub struct LimitsRecord {
     pub own: Rates,
     pub ceiling: Rates,
     pub quotas: Quotas,
-    #[serde(with = "record_serde::maybe_time")]
     pub updated_at: Option<Timestamp>,
 }
 
@@ -54,7 +52,6 @@ impl Record for LimitsRecord {
 /// The limiter's bucket levels at a time, in the limiter's units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LevelsRecord {
-    #[serde(with = "record_serde::time")]
     pub at: Timestamp,
     pub requests: Option<i128>,
     pub tokens: Option<i128>,

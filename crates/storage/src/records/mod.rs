@@ -16,7 +16,6 @@ pub mod limits;
 pub mod project_resources;
 pub mod projects;
 pub mod quota_usage;
-pub mod record_serde;
 pub mod response_steps;
 pub mod responses;
 pub mod stored_images;

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record_serde;
 use crate::codec::Record;
 use crate::error::Result;
 use crate::ids::ProjectId;
@@ -16,11 +15,8 @@ pub struct ProjectRecord {
     pub environment: Option<String>,
     /// A JSON object, as text.
     pub metadata: Option<String>,
-    #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
-    #[serde(with = "record_serde::time")]
     pub updated_at: Timestamp,
-    #[serde(with = "record_serde::maybe_time")]
     pub archived_at: Option<Timestamp>,
 }
 

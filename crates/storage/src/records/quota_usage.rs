@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::record_serde;
 use crate::codec::Record;
 use crate::error::Result;
 use crate::ids::ProjectId;
@@ -35,7 +34,6 @@ impl Record for QuotaUsageRecord {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoredBytesSample {
     pub bytes: u64,
-    #[serde(with = "record_serde::time")]
     pub at: Timestamp,
 }
 

@@ -4,7 +4,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::project_resources::{self, ProjectResource, ResourceKind};
-use super::record_serde;
 use super::response_steps;
 use crate::codec::{self, Record};
 use crate::error::Result;
@@ -15,7 +14,6 @@ use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ResponseRecord {
-    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
     /// The id of the response that this one continues.
     pub previous: Option<[u8; 16]>,
@@ -26,7 +24,6 @@ pub struct ResponseRecord {
     /// Bytes of what is stored of it, for the quota: its input and response; its request while it is open; its steps after
     /// it has ended.
     pub bytes: u64,
-    #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
 }
 
@@ -69,7 +66,6 @@ impl ResponseContentRecord {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OpenResponseRecord {
     /// The key that created it, which it is metered for.
-    #[serde(with = "record_serde::key_id")]
     pub key: KeyId,
     /// The JSON of its request, without the input.
     pub request: String,

@@ -4,8 +4,7 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::content_chunks::CHUNK_BYTES;
-use super::record_serde;
+use super::content_chunks::{CHUNK_BYTES, bytes};
 use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{ProjectId, StoredImageId};
@@ -15,14 +14,12 @@ use outpost_common::clock_rng::Timestamp;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StoredImageRecord {
-    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
     /// The service's format as a number.
     pub format: u8,
     pub bytes: u64,
     pub chunks: u32,
     /// When the image is removed.
-    #[serde(with = "record_serde::time")]
     pub expires_at: Timestamp,
 }
 
@@ -32,7 +29,7 @@ impl Record for StoredImageRecord {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(crate) struct ImageChunk(#[serde(with = "record_serde::bytes")] Vec<u8>);
+pub(crate) struct ImageChunk(#[serde(with = "bytes")] Vec<u8>);
 
 impl Record for ImageChunk {
     const TABLE: Table = STORED_IMAGE_CHUNKS;

@@ -17,7 +17,6 @@ use std::ops::ControlFlow;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
-use super::record_serde;
 use crate::cluster::NodeProcess;
 use crate::codec::{self, Record};
 use crate::error::{Error, Result};
@@ -160,7 +159,6 @@ impl From<&UsageRecord> for Sums {
 /// The series of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeriesRecord {
-    #[serde(with = "record_serde::key_id")]
     pub key: KeyId,
     /// Method and path below the mount, such as `POST /chat/completions`.
     pub endpoint: String,
@@ -229,10 +227,8 @@ impl Width {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Horizon {
     /// Raw records before this time, a whole minute, are deleted.
-    #[serde(with = "record_serde::time")]
     pub raw: Timestamp,
     /// Minutes before this time, a whole hour, are deleted.
-    #[serde(with = "record_serde::time")]
     pub minutes: Timestamp,
 }
 
