@@ -10,6 +10,7 @@ mod devices;
 mod discovery;
 mod embedding;
 mod error;
+mod ids;
 mod image;
 mod jobs;
 mod model_adapter;

@@ -3,8 +3,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::ids::{AdapterId, Tenant};
 use crate::runtime::memory_budget::Lease;
-use crate::text::scheduler::{AdapterId, Tenant};
 use outpost_models::peft::LoadedAdapter;
 
 /// A loaded adapter.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::PreprocessError;
+use crate::ids::Tenant;
 use crate::model_adapter::{AdaptedNetwork, ModelAdapter};
 use crate::preprocessor::{ChatTokenizerInfo, Isolation, Preprocessor, TokenizerDescription};
 use crate::runtime::DeviceIndex;
@@ -17,7 +18,7 @@ use crate::text::content_hash;
 use crate::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
 use crate::text::prompt_options::PromptOptions;
 use crate::text::reasoning::{PromptReasoning, ReasoningParser, ReasoningRequest, ReasoningSyntax};
-use crate::text::scheduler::{ModelId, Tenant};
+use crate::text::scheduler::ModelId;
 use crate::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
 use crate::text::training_example::{TrainingExample, TrainingTexts};
