@@ -56,11 +56,6 @@ impl<N> AdaptedNetwork<N> {
     pub fn network_users(&self) -> usize {
         Arc::strong_count(&self.network)
     }
-
-    /// The network, if no other model computes with it.
-    pub fn network_mut(&mut self) -> Option<&mut N> {
-        Arc::get_mut(&mut self.network)
-    }
 }
 
 impl<N> Deref for AdaptedNetwork<N> {
