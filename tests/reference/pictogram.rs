@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, safetensors};
 use outpost::app::SystemClockRng;
-use outpost::engine::{Engine, Image, ImageEvent, ImageRequest, Settings};
+use outpost::engine::{Engine, Image, ImageEvent, ImageModel, ImageRequest, Settings};
 
 use super::starter;
 
@@ -16,7 +16,7 @@ fn engine() -> Engine {
 
 /// Generates an image with the model's default settings.
 fn generate(engine: &Engine, prompt: &str, seed: u64, scheduler: Option<&str>) -> Image {
-    let model = engine.models().load_image_model("pictogram").unwrap();
+    let model = engine.models().load_model::<ImageModel>("pictogram").unwrap();
     let request = ImageRequest {
         prompt: prompt.to_owned(),
         negative_prompt: None,

@@ -3,21 +3,19 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use super::device_backend::DeviceBackend;
 use super::embedding::{EmbeddingQueue, EmbeddingWorkload};
 use super::image::{ImageQueue, ImageWorkload};
+use super::runtime::Runtime;
 use super::runtime::supervised_worker::Worker;
 use super::runtime::workload::Workload;
-use super::runtime::{DeviceCheck, Runtime};
 use super::settings::Settings;
 use super::speech::{SpeechQueue, SpeechWorkload};
 use super::text::queue::TextQueue;
 use super::text::workload::TextWorkload;
 use super::training::{TrainingQueue, TrainingWorkload};
 use super::transcription::{TranscriptionQueue, TranscriptionWorkload};
-use outpost_models::backend::candle::is_dequantised;
-use outpost_models::backend::{Candle, Cpu};
 use outpost_models::devices::Selected;
-use outpost_models::gguf;
 use outpost_models::kv::KvType;
 
 /// Threads of the host that a device uses at most.
@@ -36,25 +34,6 @@ pub struct DeviceWorker {
     pub speeches: Arc<SpeechQueue>,
     pub trainings: Arc<TrainingQueue>,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// The backend of a device.
-pub enum DeviceBackend {
-    Cpu(Cpu),
-    Candle(Candle),
-}
-
-impl DeviceBackend {
-    /// A check whether the device works.
-    fn check(&self) -> DeviceCheck {
-        match self {
-            Self::Cpu(_) => Box::new(|| Ok(())),
-            Self::Candle(candle) => {
-                let candle = candle.clone();
-                Box::new(move || candle.check().map_err(|error| error.to_string()))
-            }
-        }
-    }
 }
 
 impl DeviceWorker {
@@ -86,14 +65,6 @@ impl DeviceWorker {
     pub fn join(&self) {
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join();
-        }
-    }
-
-    /// Whether the device stores weights of this type without quantization.
-    pub fn dequantizes(&self, quantization: &str) -> bool {
-        match &self.backend {
-            DeviceBackend::Cpu(_) => false,
-            DeviceBackend::Candle(_) => gguf::type_named(quantization).is_some_and(is_dequantised),
         }
     }
 
@@ -138,18 +109,6 @@ impl Settings {
             gpu.free_memory = gpu.total_memory;
         }
         self.for_default_device()
-    }
-}
-
-/// Opens a device. `settings`: adapted to it.
-///
-/// # Errors
-/// If it cannot be opened, with the reason.
-pub fn open(selected: &Selected, settings: &Settings) -> Result<DeviceBackend, String> {
-    let host = Cpu::new(settings.threads);
-    match selected {
-        Selected::Cpu { .. } => Ok(DeviceBackend::Cpu(host)),
-        _ => Ok(DeviceBackend::Candle(Candle::new(selected.open()?, host))),
     }
 }
 

@@ -5,13 +5,16 @@
 //! a pool of [`Settings::threads`] threads.
 
 mod checkpoint;
+mod device_backend;
 mod device_worker;
 mod devices;
 mod discovery;
 mod embedding;
 mod error;
+mod ids;
 mod image;
 mod jobs;
+mod kinds;
 mod model_adapter;
 mod model_info;
 mod model_memory;
@@ -46,7 +49,7 @@ use outpost_models::kv::BLOCK;
 pub use outpost_models::kv::KvType;
 pub use outpost_models::whisper::{LANGUAGES as TRANSCRIPTION_LANGUAGES, find_language, language_name};
 
-pub use device_worker::{DeviceBackend, open as open_device};
+pub use device_backend::DeviceBackend;
 use device_worker::{DeviceWorker, settings_for};
 pub use devices::Devices;
 pub use discovery::{AdapterFiles, AdapterSource, ignored_files, installed_models, model_entry};
@@ -56,8 +59,9 @@ pub use error::{Failure, InUse, LoadError, PreprocessError, Refused, TooLarge};
 use image::ImageJob;
 pub use image::{Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
 pub use image::{MAX_SIDE as MAX_IMAGE_SIDE, MIN_SIDE as MIN_IMAGE_SIDE};
+pub use kinds::{MemoryNeed, Model};
 pub use model_info::{ModelInfo, ModelKind};
-pub use model_memory::{MemoryNeed, model_memory};
+pub use model_memory::model_memory;
 pub use model_settings::{DerivedModel, GenerationDefaults, InstalledSettings};
 pub use moderation::{CATEGORIES, DEFAULT_THRESHOLD, LabelMeaning, ModerationSettings, label_meanings};
 pub use per_model::PerModel;
@@ -368,7 +372,7 @@ fn start_devices(
             return Ok(index);
         }
         let settings = settings_for(selected, settings.clone());
-        let backend = open_device(selected, &settings).map_err(std::io::Error::other)?;
+        let backend = DeviceBackend::open(selected, &settings).map_err(std::io::Error::other)?;
         let info = DeviceInfo { index: devices.len(), name };
         let runtime = Arc::new(Runtime::new(settings, info, Arc::clone(metrics), Arc::clone(clock)));
         devices.push(DeviceWorker::start(backend, runtime)?);

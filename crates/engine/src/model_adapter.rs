@@ -3,8 +3,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::ids::{AdapterId, Tenant};
 use crate::runtime::memory_budget::Lease;
-use crate::text::scheduler::{AdapterId, Tenant};
 use outpost_models::peft::LoadedAdapter;
 
 /// A loaded adapter.
@@ -55,11 +55,6 @@ impl<N> AdaptedNetwork<N> {
     /// How many models, loaded or in use, compute with its network.
     pub fn network_users(&self) -> usize {
         Arc::strong_count(&self.network)
-    }
-
-    /// The network, if no other model computes with it.
-    pub fn network_mut(&mut self) -> Option<&mut N> {
-        Arc::get_mut(&mut self.network)
     }
 }
 

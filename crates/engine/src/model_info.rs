@@ -30,6 +30,17 @@ pub enum ModelKind {
 }
 
 impl ModelKind {
+    pub const ALL: [Self; 8] = [
+        Self::Text,
+        Self::Embedding,
+        Self::Reranker,
+        Self::Classifier,
+        Self::Image,
+        Self::Transcription,
+        Self::Speech,
+        Self::Unknown,
+    ];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Text => "chat",

@@ -35,7 +35,7 @@ impl Rig {
         let registry = engine.models();
         let text = registry.load("text").unwrap();
         let encoder = registry.load_encoder("bert-mean", ModelKind::Embedding).unwrap();
-        let image = registry.load_image_model("sd1").unwrap();
+        let image = registry.load_model::<ImageModel>("sd1").unwrap();
         Self { engine, text, encoder, image, _models: models }
     }
 

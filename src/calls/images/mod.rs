@@ -246,7 +246,8 @@ impl Images {
         let (engine, access, id) = (self.engine.clone(), access.clone(), id.to_owned());
         run_blocking(move || {
             let errors = ModelErrors { engine: &engine, access: &access };
-            let model = engine.models().load_image_model(&id).map_err(|error| errors.load_failed(&id, &error))?;
+            let model =
+                engine.models().load_model::<ImageModel>(&id).map_err(|error| errors.load_failed(&id, &error))?;
             Ok((model, permit))
         })
         .await

@@ -148,7 +148,8 @@ impl Speeches {
         let (engine, access, id) = (self.engine.clone(), access.clone(), id.to_owned());
         run_blocking(move || {
             let errors = ModelErrors { engine: &engine, access: &access };
-            let model = engine.models().load_speech_model(&id).map_err(|error| errors.load_failed(&id, &error))?;
+            let model =
+                engine.models().load_model::<SpeechModel>(&id).map_err(|error| errors.load_failed(&id, &error))?;
             Ok((model, slot))
         })
         .await

@@ -210,7 +210,7 @@ impl Transcriptions {
         let (engine, access, id) = (self.engine.clone(), access.clone(), id.to_owned());
         run_blocking(move || {
             let errors = ModelErrors { engine: &engine, access: &access };
-            engine.models().load_transcription_model(&id).map_err(|error| errors.load_failed(&id, &error))
+            engine.models().load_model::<TranscriptionModel>(&id).map_err(|error| errors.load_failed(&id, &error))
         })
         .await
     }

@@ -89,7 +89,7 @@ pub(super) fn run(paths: &DataPaths, args: &DoctorArgs, out: &mut dyn Write) -> 
 fn open_device(compute: &ComputeArgs) -> Result<(engine::Settings, DeviceBackend), String> {
     let settings = app::command_settings(PathBuf::new(), compute).map_err(|error| error.to_string())?;
     let settings = settings.for_planning();
-    let backend = engine::open_device(&settings.devices.usual, &settings)?;
+    let backend = DeviceBackend::open(&settings.devices.usual, &settings)?;
     Ok((settings, backend))
 }
 

@@ -102,10 +102,6 @@ impl DiscoveredModel {
         self.adapter.as_ref()?.base.as_deref()
     }
 
-    pub fn is_encoder(&self) -> bool {
-        matches!(self.info.kind, ModelKind::Embedding | ModelKind::Reranker | ModelKind::Classifier)
-    }
-
     /// Whether the files are unchanged. Reads only their metadata.
     pub fn is_current(&self) -> bool {
         // A folder takes precedence over a file with the same ID.

@@ -1,5 +1,6 @@
 //! Embeddings, reranking and classification: computes vectors of texts, scores of pairs of texts, or scores of labels.
 
+mod kind;
 mod model;
 mod network;
 mod queue;

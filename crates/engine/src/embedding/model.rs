@@ -14,10 +14,10 @@ use super::sentence_transformers::{self, InputType, MODULES_FILE, Matryoshka, Se
 use super::tokenizer::{self, EncoderTokenizer};
 use crate::checkpoint::Checkpoint;
 use crate::error::PreprocessError;
+use crate::kinds::{LoadSource, MemoryNeed};
 use crate::model_adapter::{AdaptedNetwork, ModelAdapter};
 use crate::model_info::ModelKind;
-use crate::precision::Precision;
-use crate::preprocessor::{EncoderTokenizerInfo, Isolation, PairLengths, Preprocessor};
+use crate::preprocessor::{EncoderTokenizerInfo, PairLengths, Preprocessor};
 use crate::runtime::DeviceIndex;
 use crate::runtime::catch_panic::catch_compute_panic;
 use crate::runtime::memory_budget::Lease;
@@ -199,24 +199,23 @@ impl Checkpoint {
         }
     }
 
-    /// The memory for the model's weights, and the bytes of scratch buffers for a batch.
-    pub(crate) fn encoder_needs<B: Backend>(&self, backend: &B) -> Result<(Footprint, u64), String> {
+    /// The memory for the model's weights and for a batch.
+    pub(super) fn encoder_memory<B: Backend>(&self, backend: &B) -> Result<MemoryNeed, String> {
         let config = self.config()?;
         let footprint = self.with_encoder(&config, |source| Footprint::new(source, backend));
-        Ok((footprint, config.pass_bytes(backend, max_batch_tokens(&config), MAX_BATCH_TEXTS)))
+        Ok(MemoryNeed::new(footprint, config.pass_bytes(backend, max_batch_tokens(&config), MAX_BATCH_TEXTS)))
     }
 }
 
 impl EncoderModel {
-    pub(crate) fn open<B: Backend>(
-        id: &str,
-        device: DeviceIndex,
-        (path, files): (&Path, &Checkpoint),
-        isolation: &Isolation,
+    /// Reads the weights of a checkpoint.
+    pub(super) fn new<B: Backend>(
+        files: &Checkpoint,
+        source: &LoadSource<'_>,
         lease: Lease,
-        precision: Precision,
         backend: &B,
     ) -> Result<Self, String> {
+        let LoadSource { id, path, device, precision, isolation, .. } = *source;
         let config = files.config()?;
         let sentence = match files {
             Checkpoint::Gguf(file) => SentenceTransformersConfig::from_gguf(&file.header.metadata, id)?,
@@ -241,7 +240,7 @@ impl EncoderModel {
 
     /// The model `id`, which is an adapter of this one. If sentence-transformers has saved it in a `folder`, the files there
     /// set pooling, maximum length and prompts.
-    pub(crate) fn with_adapter(&self, id: &str, adapter: ModelAdapter, folder: Option<&Path>) -> Result<Self, String> {
+    pub(super) fn adapted(&self, id: &str, adapter: ModelAdapter, folder: Option<&Path>) -> Result<Self, String> {
         let sentence = match folder.filter(|folder| folder.join(MODULES_FILE).is_file()) {
             None => self.sentence.clone(),
             Some(folder) => {
@@ -258,13 +257,6 @@ impl EncoderModel {
             }
         };
         Ok(Self { shared: self.shared.with_adapter(id, adapter), sentence })
-    }
-
-    /// Returns the memory that only loading needed. `weights`: bytes of the weights.
-    pub(crate) fn shrink_lease(&mut self, weights: u64) {
-        if let Some(network) = self.shared.network_mut() {
-            network.lease.shrink(weights);
-        }
     }
 
     pub fn id(&self) -> &str {

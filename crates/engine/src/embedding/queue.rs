@@ -7,10 +7,10 @@ use tokio::sync::oneshot;
 use super::model::EncoderModel;
 use super::scheduler::{EmbeddingScheduler, Vectors};
 use crate::error::{Failure, Refused};
+use crate::ids::Tenant;
 use crate::runtime::Runtime;
 use crate::runtime::backlog::Backlog;
 use crate::runtime::catch_panic::lock_or_reset;
-use crate::text::scheduler::Tenant;
 use outpost_models::encoder::Tokenized;
 
 pub struct EmbeddingQueue {

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::MAX_BATCH_TEXTS;
 use super::model::EncoderModel;
 use crate::error::Failure;
-use crate::text::scheduler::{RequestId, Tenant};
+use crate::ids::{RequestId, Tenant};
 use outpost_models::encoder::Tokenized;
 
 /// The result of a request: one vector for each text.

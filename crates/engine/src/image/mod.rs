@@ -3,13 +3,14 @@
 mod adapters;
 mod device_pipeline;
 mod job;
+mod kind;
 mod model;
 mod prompt_tokenizer;
 mod request;
 mod sizes;
 
 pub use job::ImageJob;
-pub use model::{ImageModel, footprint, open};
+pub use model::{ImageModel, open};
 pub use prompt_tokenizer::PromptTokenizer;
 pub use request::{Image, ImageEvent, ImageRequest, InitImage, SchedulerName};
 pub use sizes::{ImageSizes, MAX_SIDE, MIN_SIDE};

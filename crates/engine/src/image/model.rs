@@ -8,14 +8,13 @@ use super::request::PromptIds;
 use super::sizes::ImageSizes;
 use super::{ImageRequest, SchedulerName};
 use crate::error::PreprocessError;
-use crate::precision::Precision;
-use crate::preprocessor::{Isolation, Preprocessor, PromptTokenizerSpec};
+use crate::kinds::LoadSource;
+use crate::preprocessor::{Preprocessor, PromptTokenizerSpec};
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
 use outpost_common::display::format_bytes;
 use outpost_models::backend::Backend;
 use outpost_models::diffusion::pipeline::{Components, MODEL_INDEX, TextComponent};
-use outpost_models::weights::Footprint;
 
 /// The autoencoder may take one over this of all memory before images are decoded in tiles.
 const VAE_BUDGET_DIVISOR: u64 = 2;
@@ -53,21 +52,15 @@ pub fn open(path: &Path) -> Result<Components, String> {
     Ok(components)
 }
 
-/// Memory for a pipeline's weights, and for reading them.
-pub fn footprint<B: Backend>(components: &Components, backend: &B, precision: Precision) -> Footprint {
-    components.footprint(backend, precision.kind())
-}
-
 impl ImageModel {
-    pub(crate) fn open<B: Backend>(
-        id: &str,
-        device: DeviceIndex,
+    /// Reads the weights of a pipeline.
+    pub(super) fn new<B: Backend>(
         components: &Components,
-        isolation: &Isolation,
+        source: &LoadSource<'_>,
         lease: Lease,
-        precision: Precision,
         backend: &B,
     ) -> Result<Self, String> {
+        let LoadSource { id, device, precision, isolation, .. } = *source;
         let spec = |text: &TextComponent| PromptTokenizerSpec {
             folder: text.tokenizer.clone(),
             positions: text.tokens,

@@ -1,9 +1,9 @@
 //! Requests whose results are computed one at a time.
 
 use super::events::{JobEvent, Sender};
+use crate::ids::Tenant;
 use crate::runtime::Runtime;
 use crate::settings::Settings;
-use crate::text::scheduler::Tenant;
 use outpost_models::ModelError;
 use outpost_models::backend::Pause;
 

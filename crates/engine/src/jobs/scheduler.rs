@@ -10,7 +10,7 @@ use super::events::{Events, Sender, StallDetector, channel};
 use super::job::Job;
 use super::tenant_costs::TenantCosts;
 use crate::error::Failure;
-use crate::text::scheduler::{RequestId, Tenant};
+use crate::ids::{RequestId, Tenant};
 
 /// Weight of the newest result in the moving average of speed.
 const NEWEST_WEIGHT: f64 = 0.3;

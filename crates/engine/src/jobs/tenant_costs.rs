@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::text::scheduler::Tenant;
+use crate::ids::Tenant;
 
 /// The cost of what tenants were served, in seconds or another unit.
 #[derive(Debug, Default)]

@@ -3,7 +3,6 @@
 //! An adapter is a model of its own that computes with the network of its base. A loaded adapter keeps its base loaded;
 //! an idle adapter can be unloaded without its base.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,10 +14,7 @@ use crate::model_info::ModelInfo;
 use crate::runtime::catch_panic::catch_load_panic;
 use crate::text::content_hash;
 use outpost_common::clock_rng::Timestamp;
-use outpost_models::ModelError;
-use outpost_models::peft::{LoadedAdapter, PeftAdapter};
 use outpost_models::step_memory::adapter_scratch_bytes;
-use outpost_models::weights::Footprint;
 
 /// An adapter that is not in the models folder.
 #[derive(Clone, Debug)]
@@ -112,7 +108,7 @@ impl Registry {
         }
         let Some(base) = found.base() else { return Err(unusable("its base model is not known".to_owned())) };
         let base = self.get_or_load(base, eviction)?;
-        let loaded = || self.get_loaded(id, found.fingerprint).filter(|model| model.shares_network_with(&base));
+        let loaded = || self.get_loaded(id, found.fingerprint).filter(|model| model.shares_network_with(&*base));
         if let Some(model) = loaded() {
             return Ok(model);
         }
@@ -139,54 +135,23 @@ impl Registry {
         // A source may fail for another reason than the adapter, so this is not remembered.
         let file = catch_load_panic(|| adapter.origin.open());
         let file = file.map_err(|reason| LoadError::Unusable { id: id.clone(), reason })?;
-        let footprint = || base.adapter_footprint(&file).map_err(|error| error.to_string());
-        let footprint = catch_load_panic(footprint).map_err(broken)?;
-        let tokens = match base {
-            Model::Encoder(base) => base.max_batch_tokens(),
-            _ => device.runtime.settings.step_limits().tokens,
+        let Some(network) = base.adaptable() else {
+            return Err(broken("models of this kind have no such adapters".to_owned()));
         };
+        let footprint = || network.adapter_footprint(&file).map_err(|error| error.to_string());
+        let footprint = catch_load_panic(footprint).map_err(broken)?;
+        let tokens = network.max_step_tokens(&device.runtime.settings);
         let scratch = base.lease().scratch() + adapter_scratch_bytes(file.rank(), tokens);
         let mut lease = self.lease(device, footprint.weights + footprint.loading, scratch, eviction)?;
-        let read = || base.read_adapter(&file).map_err(|error| error.to_string());
+        let read = || network.read_adapter(&file).map_err(|error| error.to_string());
+        let loading = lease.split(footprint.weights);
         let weights = catch_load_panic(read).map_err(broken)?;
-        lease.shrink(footprint.weights);
+        drop(loading);
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         let content_hash = content_hash::of_adapter(&file).map_err(|error| broken(error.to_string()))?;
         let new = ModelAdapter { key, weights, content_hash, lease, owner: adapter.owner };
-        let model = base.with_adapter(id, new, adapter.origin.folder()).map_err(broken)?;
+        let model = network.with_adapter(id, new, adapter.origin.folder()).map_err(broken)?;
         self.insert(found, &model);
         Ok(model)
     }
-}
-
-/// The networks of adapters. Images have their adapters in the request.
-impl Model {
-    fn adapter_footprint(&self, adapter: &PeftAdapter) -> Result<Footprint, ModelError> {
-        match self {
-            Self::Text(model) => model.network.adapter_footprint(adapter),
-            Self::Encoder(model) => model.network.adapter_footprint(adapter),
-            Self::Image(_) | Self::Transcription(_) | Self::Speech(_) => Err(no_adapters()),
-        }
-    }
-
-    fn read_adapter(&self, adapter: &PeftAdapter) -> Result<LoadedAdapter, ModelError> {
-        match self {
-            Self::Text(model) => model.network.load_adapter(adapter),
-            Self::Encoder(model) => model.network.load_adapter(adapter),
-            Self::Image(_) | Self::Transcription(_) | Self::Speech(_) => Err(no_adapters()),
-        }
-    }
-
-    /// The model `id`, which is an adapter of this one, from a `folder` of the models folder.
-    fn with_adapter(&self, id: &str, adapter: ModelAdapter, folder: Option<&Path>) -> Result<Self, String> {
-        match self {
-            Self::Text(model) => Ok(Self::Text(Arc::new(model.with_adapter(id, adapter)))),
-            Self::Encoder(model) => Ok(Self::Encoder(Arc::new(model.with_adapter(id, adapter, folder)?))),
-            Self::Image(_) | Self::Transcription(_) | Self::Speech(_) => Err(no_adapters().to_string()),
-        }
-    }
-}
-
-fn no_adapters() -> ModelError {
-    ModelError::Compute("models of this kind have no such adapters".to_owned())
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::{DiscoveredModel, Eviction, Registry, lock};
 use crate::checkpoint::Checkpoint;
 use crate::error::LoadError;
+use crate::kinds::{self, Model};
 use crate::model_info::ModelKind;
 use crate::preprocessor::Preprocessor;
 use crate::runtime::DeviceIndex;
@@ -96,7 +97,8 @@ impl Registry {
     /// Loads the candidate if its vocabulary matches that of `model`, which is checked before its weights are read.
     fn load_draft(&self, model: &TextModel, candidate: &DiscoveredModel) -> Result<Option<Arc<TextModel>>, LoadError> {
         if let Some(draft) = self.get_loaded(&candidate.info.id, candidate.fingerprint) {
-            return Ok(draft.text().filter(|draft| draft.vocabulary.is_compatible_with(&model.vocabulary)).cloned());
+            let draft = kinds::downcast::<TextModel>(draft);
+            return Ok(draft.filter(|draft| draft.vocabulary.is_compatible_with(&model.vocabulary)));
         }
         let broken = |reason| LoadError::Unusable { id: candidate.info.id.clone(), reason };
         let is_compatible = catch_load_panic(|| {
@@ -108,7 +110,7 @@ impl Registry {
         if !is_compatible.map_err(broken)? {
             return Ok(None);
         }
-        self.get_or_load_text(candidate, Eviction::Never).map(Some)
+        self.load_as(candidate, TextModel::KINDS, Eviction::Never).map(Some)
     }
 
     /// Detaches the draft model of the least recently used model on a device, and unloads it unless it is in use.
@@ -147,7 +149,7 @@ impl Registry {
         let taken = lock(&self.loaded).get_mut(served).and_then(|entry| {
             entry.draft = None;
             // An adapter shares the draft model of its base.
-            let model = entry.model.text().filter(|model| model.adapter().is_none())?;
+            let model = entry.model.downcast_ref::<TextModel>().filter(|model| model.adapter().is_none())?;
             let device = self.devices.get(entry.device)?;
             let own = model.kv_shape(device.runtime.settings.kv_type).block_bytes();
             Some((model.key, own, Arc::clone(&model.draft_slot), Arc::clone(&device.texts)))

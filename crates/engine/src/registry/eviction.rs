@@ -1,6 +1,6 @@
 //! Frees memory by unloading idle models, least recently used first. Pinned models stay.
 
-use super::{Eviction, Loaded, Registry, lock};
+use super::{Eviction, Loaded, Registry, is_in_use, lock};
 use crate::device_worker::DeviceWorker;
 use crate::error::LoadError;
 use crate::runtime::DeviceIndex;
@@ -43,7 +43,7 @@ impl Registry {
         let oldest = || {
             let loaded = lock(&self.loaded);
             let on_device = loaded.iter().filter(|(_, entry)| entry.device == device);
-            let idle = on_device.filter(|(id, entry)| !entry.model.is_in_use() && !settings.is_pinned(id));
+            let idle = on_device.filter(|(id, entry)| !is_in_use(&entry.model) && !settings.is_pinned(id));
             idle.min_by_key(|(_, entry)| entry.last_used).map(|(id, _)| id.clone())
         };
         // If a request takes the model up in between, try the next one.

@@ -16,7 +16,6 @@
 mod adapters;
 mod draft_models;
 mod eviction;
-mod loading;
 mod settings_files;
 mod training;
 mod upkeep;
@@ -24,17 +23,18 @@ mod upstream;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 
-use crate::device_worker::{DeviceBackend, DeviceWorker};
+use crate::device_worker::DeviceWorker;
 use crate::discovery::{self, DiscoveredModel, Fingerprint};
 use crate::embedding::EncoderModel;
 use crate::error::{InUse, LoadError};
-use crate::image::ImageModel;
+use crate::ids::Tenant;
+use crate::kinds::{self, Kind, LoadHooks, LoadSource, LoadedModel, MemoryNeed, Model as _};
 use crate::model_info::{ModelInfo, ModelKind};
 use crate::model_settings::{InstalledSettings, SettingsFiles};
 use crate::per_model::PerModel;
@@ -42,13 +42,10 @@ use crate::preprocessor::stop_flag::StopFlag;
 use crate::preprocessor::{self, Isolation};
 use crate::runtime::DeviceIndex;
 use crate::runtime::catch_panic::catch_load_panic;
-use crate::runtime::memory_budget::Lease;
 use crate::settings::Settings;
-use crate::speech::{SpeechModel, VoiceInfo};
+use crate::speech::VoiceInfo;
 use crate::text::model::TextModel;
-use crate::transcription::TranscriptionModel;
 pub use adapters::AdapterRegistration;
-pub(crate) use loading::text_needs;
 use outpost_common::clock_rng::ClockRng;
 pub use upstream::UpstreamLookup;
 
@@ -105,85 +102,13 @@ struct FailedLoad {
     at: Duration,
 }
 
-/// A model in memory.
-#[derive(Clone)]
-enum Model {
-    Text(Arc<TextModel>),
-    Encoder(Arc<EncoderModel>),
-    Image(Arc<ImageModel>),
-    Transcription(Arc<TranscriptionModel>),
-    Speech(Arc<SpeechModel>),
-}
+/// A model in memory, of any kind.
+type Model = Arc<dyn LoadedModel>;
 
-impl Model {
-    fn text(&self) -> Option<&Arc<TextModel>> {
-        if let Self::Text(model) = self { Some(model) } else { None }
-    }
-
-    fn device(&self) -> DeviceIndex {
-        match self {
-            Self::Text(model) => model.device,
-            Self::Encoder(model) => model.device,
-            Self::Image(model) => model.device,
-            Self::Transcription(model) => model.device,
-            Self::Speech(model) => model.device,
-        }
-    }
-
-    /// Whether it is an adapter of another model.
-    fn is_adapter(&self) -> bool {
-        match self {
-            Self::Text(model) => model.adapter().is_some(),
-            Self::Encoder(model) => model.adapter().is_some(),
-            Self::Image(_) | Self::Transcription(_) | Self::Speech(_) => false,
-        }
-    }
-
-    /// The share of the memory budget of its network.
-    fn lease(&self) -> &Lease {
-        match self {
-            Self::Text(model) => &model.lease,
-            Self::Encoder(model) => &model.lease,
-            Self::Image(model) => &model.lease,
-            Self::Transcription(model) => &model.lease,
-            Self::Speech(model) => &model.lease,
-        }
-    }
-
-    /// Whether both compute with the same network.
-    fn shares_network_with(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Text(one), Self::Text(other)) => one.shares_network_with(other),
-            (Self::Encoder(one), Self::Encoder(other)) => one.shares_network_with(other),
-            _ => false,
-        }
-    }
-
-    /// How many models, loaded or in use, compute with its network.
-    fn network_users(&self) -> usize {
-        match self {
-            Self::Text(model) => model.network_users(),
-            Self::Encoder(model) => model.network_users(),
-            Self::Image(_) | Self::Transcription(_) | Self::Speech(_) => 1,
-        }
-    }
-
-    /// References to it, including the registry's own.
-    fn references(&self) -> usize {
-        match self {
-            Self::Text(model) => Arc::strong_count(model),
-            Self::Encoder(model) => Arc::strong_count(model),
-            Self::Image(model) => Arc::strong_count(model),
-            Self::Transcription(model) => Arc::strong_count(model),
-            Self::Speech(model) => Arc::strong_count(model),
-        }
-    }
-
-    /// Whether anything besides the registry holds a reference to it. A network is also in use while adapters of it are
-    /// loaded.
-    fn is_in_use(&self) -> bool {
-        self.references() > 1 || (!self.is_adapter() && self.network_users() > 1)
-    }
+/// Whether anything besides the registry holds a reference to a model. A network is also in use while adapters of it are
+/// loaded.
+fn is_in_use(model: &Model) -> bool {
+    Arc::strong_count(model) > 1 || (!model.is_adapter() && model.network_users() > 1)
 }
 
 /// An adapter that is not in the models folder.
@@ -297,10 +222,6 @@ impl Registry {
         catch_load_panic(read).ok().flatten()
     }
 
-    fn lookup(&self, id: &str) -> Option<DiscoveredModel> {
-        self.lookup_registered(id).or_else(|| self.lookup_on_disk(id))
-    }
-
     fn lookup_on_disk(&self, id: &str) -> Option<DiscoveredModel> {
         let snapshot = self.snapshot.load_full();
         match snapshot.models.get(id) {
@@ -327,7 +248,7 @@ impl Registry {
         if let Some(device) = self.devices.get(self.device_index(network)) {
             info.device = Some(device.name().to_owned());
             info.dequantized =
-                info.quantization.as_deref().is_some_and(|quantization| device.dequantizes(quantization));
+                info.quantization.as_deref().is_some_and(|quantization| device.backend.dequantizes(quantization));
         }
         self.describe_settings(&mut info);
         if info.problem.is_none() {
@@ -424,8 +345,8 @@ impl Registry {
     fn drop_stale(&self, device: Option<DeviceIndex>) -> bool {
         let on_device = |model: &Model| device.is_none_or(|device| model.device() == device);
         let unused: Vec<Model> =
-            lock(&self.stale).extract_if(.., |model| on_device(model) && !model.is_in_use()).collect();
-        unused.iter().filter_map(Model::text).for_each(|model| self.forget(model));
+            lock(&self.stale).extract_if(.., |model| on_device(model) && !is_in_use(model)).collect();
+        unused.iter().filter_map(|model| model.downcast_ref()).for_each(|model| self.forget(model));
         !unused.is_empty()
     }
 
@@ -446,7 +367,7 @@ impl Registry {
         let entry = loaded.get_mut(id).filter(|entry| entry.fingerprint == fingerprint)?;
         (now.saturating_sub(entry.verified) < MAX_AGE).then_some(())?;
         entry.last_used = now;
-        entry.model.text().cloned()
+        kinds::downcast(Arc::clone(&entry.model))
     }
 
     /// Loads the chat model. Blocks while its weights and those of its draft model are read.
@@ -456,16 +377,21 @@ impl Registry {
 
     /// Like [`Self::load`]; the model may also be an adapter that the project has registered.
     pub fn load_for(&self, id: &str, tenant: u128) -> Result<Arc<TextModel>, LoadError> {
-        let found = self.lookup(id).ok_or(LoadError::NotFound)?;
+        self.load_found(&self.lookup_for(id, tenant)?)
+    }
+
+    /// A model of the folder, or an adapter that the project has registered.
+    fn lookup_for(&self, id: &str, tenant: Tenant) -> Result<DiscoveredModel, LoadError> {
+        let found = self.lookup_registered(id).or_else(|| self.lookup_on_disk(id)).ok_or(LoadError::NotFound)?;
         let owner = found.adapter.as_ref().and_then(|adapter| adapter.owner);
         match owner.is_none_or(|owner| owner == tenant) {
-            true => self.load_found(&found),
+            true => Ok(found),
             false => Err(LoadError::NotFound),
         }
     }
 
     fn load_found(&self, found: &DiscoveredModel) -> Result<Arc<TextModel>, LoadError> {
-        let model = self.get_or_load_text(found, Eviction::IdleModels)?;
+        let model = self.load_as(found, TextModel::KINDS, Eviction::IdleModels)?;
         self.attach_draft_model(&model, found.base().unwrap_or(found));
         Ok(model)
     }
@@ -485,26 +411,15 @@ impl Registry {
         }
     }
 
-    /// Loads an encoder of this kind: [`ModelKind::Embedding`], [`ModelKind::Reranker`] or [`ModelKind::Classifier`]. Blocks
-    /// while its weights are read.
+    /// Loads a model of kind `M` that is in the models folder. Blocks while its weights are read.
+    pub fn load_model<M: kinds::Model>(&self, id: &str) -> Result<Arc<M>, LoadError> {
+        self.load_as(&self.lookup_on_disk(id).ok_or(LoadError::NotFound)?, M::KINDS, Eviction::IdleModels)
+    }
+
+    /// Like [`Self::load_model`], for encoders of this kind: [`ModelKind::Embedding`], [`ModelKind::Reranker`] or
+    /// [`ModelKind::Classifier`].
     pub fn load_encoder(&self, id: &str, kind: ModelKind) -> Result<Arc<EncoderModel>, LoadError> {
-        self.load_kind(id, kind, |model| if let Model::Encoder(model) = model { Some(model) } else { None })
-    }
-
-    /// Loads an image model. Blocks while its weights are read.
-    pub fn load_image_model(&self, id: &str) -> Result<Arc<ImageModel>, LoadError> {
-        self.load_kind(id, ModelKind::Image, |model| if let Model::Image(model) = model { Some(model) } else { None })
-    }
-
-    /// Loads a transcription model. Blocks while its weights are read.
-    pub fn load_transcription_model(&self, id: &str) -> Result<Arc<TranscriptionModel>, LoadError> {
-        let transcription = |model| if let Model::Transcription(model) = model { Some(model) } else { None };
-        self.load_kind(id, ModelKind::Transcription, transcription)
-    }
-
-    /// Loads a speech model. Blocks while its weights are read.
-    pub fn load_speech_model(&self, id: &str) -> Result<Arc<SpeechModel>, LoadError> {
-        self.load_kind(id, ModelKind::Speech, |model| if let Model::Speech(model) = model { Some(model) } else { None })
+        self.load_as(&self.lookup_on_disk(id).ok_or(LoadError::NotFound)?, &[kind], Eviction::IdleModels)
     }
 
     /// The voices of a speech model. Reads the names of its files; does not load it.
@@ -519,40 +434,30 @@ impl Registry {
         Ok(found.path.parent().map(VoiceInfo::list).unwrap_or_default())
     }
 
-    /// Loads a model of the folder that must be of this kind.
-    fn load_kind<M>(&self, id: &str, kind: ModelKind, of_kind: fn(Model) -> Option<M>) -> Result<M, LoadError> {
-        let found = self.lookup_on_disk(id).ok_or(LoadError::NotFound)?;
-        if found.info.kind != kind {
-            return Err(found.wrong_kind(kind));
+    /// Loads a model that must be of one of these kinds.
+    fn load_as<M: LoadedModel>(
+        &self,
+        found: &DiscoveredModel,
+        kinds: &[ModelKind],
+        eviction: Eviction,
+    ) -> Result<Arc<M>, LoadError> {
+        let wrong_kind = || found.wrong_kind(kinds.first().copied().unwrap_or(ModelKind::Unknown));
+        if !kinds.contains(&found.info.kind) {
+            return Err(wrong_kind());
         }
-        of_kind(self.get_or_load(&found, Eviction::IdleModels)?).ok_or_else(|| found.wrong_kind(kind))
+        kinds::downcast(self.get_or_load(found, eviction)?).ok_or_else(wrong_kind)
     }
 
     /// Loads a model of any kind; it may also be an adapter that the project has registered.
     pub fn preload(&self, id: &str, tenant: u128) -> Result<(), LoadError> {
-        let found = self.lookup(id).ok_or(LoadError::NotFound)?;
+        let found = self.lookup_for(id, tenant)?;
         if found.upstream.is_some() {
             return Ok(());
         }
-        match found.info.kind {
-            kind @ (ModelKind::Embedding | ModelKind::Reranker | ModelKind::Classifier) => {
-                self.load_encoder(id, kind).map(drop)
-            }
-            ModelKind::Image => self.load_image_model(id).map(drop),
-            ModelKind::Transcription => self.load_transcription_model(id).map(drop),
-            ModelKind::Speech => self.load_speech_model(id).map(drop),
-            ModelKind::Text | ModelKind::Unknown => self.load_for(id, tenant).map(drop),
+        if let Some(model) = self.get_or_load(&found, Eviction::IdleModels)?.downcast_ref() {
+            self.attach_draft_model(model, found.base().unwrap_or(&found));
         }
-    }
-
-    fn get_or_load_text(&self, found: &DiscoveredModel, eviction: Eviction) -> Result<Arc<TextModel>, LoadError> {
-        if !matches!(found.info.kind, ModelKind::Text | ModelKind::Unknown) {
-            return Err(found.wrong_kind(ModelKind::Text));
-        }
-        match self.get_or_load(found, eviction)? {
-            Model::Text(model) => Ok(model),
-            _ => Err(found.wrong_kind(ModelKind::Text)),
-        }
+        Ok(())
     }
 
     /// Loads a model of any kind, and the base of an adapter first.
@@ -593,10 +498,21 @@ impl Registry {
         let Some(device) = self.devices.get(self.device_index(id)) else {
             return Err(broken("its device does not exist".to_owned()));
         };
-        let model = match &device.backend {
-            DeviceBackend::Cpu(backend) => self.load_on(device, backend, found, eviction, &broken)?,
-            DeviceBackend::Candle(backend) => self.load_on(device, backend, found, eviction, &broken)?,
+        let Some(kind) = Kind::find(found.info.kind) else {
+            return Err(broken(format!("the architecture {} is not supported", found.info.architecture)));
         };
+        let (runtime, isolation) = (&device.runtime, self.isolation());
+        let source = LoadSource {
+            id,
+            path: &found.path,
+            device: runtime.device.index,
+            precision: self.settings.precisions.of(id),
+            isolation: &isolation,
+            key: self.next_key.fetch_add(1, Ordering::Relaxed),
+        };
+        let lease = |need: &MemoryNeed| self.lease(device, need.weights + need.loading, need.scratch, eviction);
+        let hooks = LoadHooks { lease: &lease, broken: &broken };
+        let model = (kind.load)(&source, &device.backend, &runtime.settings, &hooks)?;
         self.insert(found, &model);
         Ok(model)
     }
@@ -637,8 +553,8 @@ impl Registry {
     /// The loaded networks of chat models. Their adapters are left out.
     pub(crate) fn loaded_networks(&self) -> Vec<Arc<TextModel>> {
         let loaded = lock(&self.loaded);
-        let models = loaded.values().filter_map(|entry| entry.model.text());
-        models.filter(|model| model.adapter().is_none()).cloned().collect()
+        let models = loaded.values().filter_map(|entry| kinds::downcast::<TextModel>(Arc::clone(&entry.model)));
+        models.filter(|model| model.adapter().is_none()).collect()
     }
 
     /// Unloads a model unless it is in use. Succeeds if it is not loaded. Unloads idle adapters of the model first.
@@ -647,18 +563,18 @@ impl Registry {
         let mut loaded = lock(&self.loaded);
         // Only the registry hands out new references, and it is locked: a count of one stays one.
         let adapters = loaded_adapters(&loaded, id);
-        let has_users = |id: &str| loaded.get(id).is_some_and(|entry| entry.model.references() > 1);
+        let has_users = |id: &str| loaded.get(id).is_some_and(|entry| Arc::strong_count(&entry.model) > 1);
         if has_users(id) || adapters.iter().any(|id| has_users(id)) {
             return Err(InUse);
         }
         adapters.iter().for_each(|id| drop(loaded.remove(id)));
         // Replaced adapters may still be in use.
-        if loaded.get(id).is_some_and(|entry| entry.model.is_in_use()) {
+        if loaded.get(id).is_some_and(|entry| is_in_use(&entry.model)) {
             return Err(InUse);
         }
         let removed = loaded.remove(id);
         drop(loaded);
-        if let Some(model) = removed.as_ref().and_then(|removed| removed.model.text())
+        if let Some(model) = removed.as_ref().and_then(|removed| removed.model.downcast_ref::<TextModel>())
             && model.adapter().is_none()
         {
             model.draft_slot.unload(None);
@@ -673,7 +589,7 @@ fn loaded_adapters(loaded: &HashMap<String, Loaded>, id: &str) -> Vec<String> {
     let Some(Loaded { model: network, .. }) = loaded.get(id).filter(|entry| !entry.model.is_adapter()) else {
         return Vec::new();
     };
-    let is_adapter = |model: &Model| model.is_adapter() && model.shares_network_with(network);
+    let is_adapter = |model: &Model| model.is_adapter() && model.shares_network_with(&**network);
     loaded.iter().filter(|(_, entry)| is_adapter(&entry.model)).map(|(id, _)| id.clone()).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Eviction, Registry};
 use crate::checkpoint::Checkpoint;
-use crate::device_worker::DeviceBackend;
+use crate::device_backend::DeviceBackend;
 use crate::error::LoadError;
 use crate::runtime::catch_panic::catch_load_panic;
 use crate::training::{Memory, TrainableModel, TrainingData, TrainingOptions, micro_batch};
@@ -54,8 +54,9 @@ impl Registry {
             return Err(refusal.unwrap_or_else(|| unusable("there are no examples".to_owned())));
         };
         let load = || Decoder::load(checkpoint.weights(), &backend).map_err(|error| error.to_string());
+        let loading = lease.split(memory.bytes(micro_batch, keep_graphs) + footprint.weights);
         let decoder = catch_load_panic(load).map_err(unusable)?;
-        lease.shrink(memory.bytes(micro_batch, keep_graphs) + footprint.weights);
+        drop(loading);
         let is_target = |projection: &str| {
             targets.is_empty() || targets.iter().any(|(_, projections)| projections.contains(&projection))
         };

@@ -4,9 +4,10 @@
 //! would be loaded again a second later; an operator who wants its memory changes the file.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{FailedPin, Registry, lock};
+use super::{FailedPin, Registry, is_in_use, lock};
 
 /// The time until a pinned model that could not be loaded is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
@@ -19,9 +20,9 @@ impl Registry {
         let mut due = Vec::new();
         for (id, entry) in &mut *lock(&self.loaded) {
             let Some(limit) = settings.unload_after(id) else { continue };
-            if entry.model.references() > 1 {
+            if Arc::strong_count(&entry.model) > 1 {
                 entry.last_used = now;
-            } else if now.saturating_sub(entry.last_used) >= limit && !entry.model.is_in_use() {
+            } else if now.saturating_sub(entry.last_used) >= limit && !is_in_use(&entry.model) {
                 due.push((id.clone(), limit));
             }
         }

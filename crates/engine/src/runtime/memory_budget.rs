@@ -105,11 +105,12 @@ impl Lease {
         self.weights + self.scratch
     }
 
-    /// Reduces the lease for weights to `weights` bytes.
-    pub fn shrink(&mut self, weights: u64) {
-        let released = self.weights.saturating_sub(weights);
-        self.budget.lock().weights -= released;
-        self.weights -= released;
+    /// Keeps `weights` bytes for weights. The returned lease has the others, such as those that are only needed for loading.
+    pub fn split(&mut self, weights: u64) -> Self {
+        let rest = self.weights.saturating_sub(weights);
+        self.weights -= rest;
+        self.budget.lock().scratch.push(0);
+        Self { budget: Arc::clone(&self.budget), weights: rest, scratch: 0 }
     }
 }
 
@@ -156,7 +157,9 @@ mod tests {
     fn memory_used_only_for_loading_is_released() {
         let budget = MemoryBudget::new(100);
         let mut lease = budget.lease(90, 5, 0).unwrap();
-        lease.shrink(60);
+        let loading = lease.split(60);
+        assert_eq!((budget.available(), lease.bytes()), (5, 65));
+        drop(loading);
         assert_eq!((budget.available(), lease.bytes()), (35, 65));
         drop(lease);
         assert_eq!(budget.available(), 100);

@@ -3,6 +3,7 @@
 mod checkpoint;
 mod device_network;
 mod job;
+mod kind;
 mod model;
 mod request;
 mod voice_info;

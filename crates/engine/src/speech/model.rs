@@ -7,7 +7,7 @@ use super::device_network::{self, DeviceNetwork};
 use super::phonemes::{Language, Lexicon, Phonemizer};
 use super::voice_info::VoiceInfo;
 use crate::error::Refused;
-use crate::precision::Precision;
+use crate::kinds::LoadSource;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
 use outpost_models::backend::Backend;
@@ -28,14 +28,14 @@ pub struct SpeechModel {
 }
 
 impl SpeechModel {
-    pub(crate) fn open<B: Backend>(
-        id: &str,
-        device: DeviceIndex,
+    /// Reads the weights of a checkpoint.
+    pub(super) fn new<B: Backend>(
         files: &SpeechCheckpoint,
+        source: &LoadSource<'_>,
         lease: Lease,
-        precision: Precision,
         backend: &B,
     ) -> Result<Self, String> {
+        let LoadSource { id, device, precision, .. } = *source;
         let config = files.config.clone();
         let width = 2 * config.style;
         let mut voices = BTreeMap::new();

@@ -6,12 +6,13 @@ use std::time::Duration;
 use tokio::sync::mpsc::{OwnedPermit, Sender};
 
 use crate::error::Failure;
+use crate::ids::RequestId;
 use crate::runtime::metrics::{DraftSource, Metrics};
 use crate::text::model::TextModel;
 use crate::text::prompt_logprobs::PromptScorer;
 use crate::text::queue::QueuedRequest;
 use crate::text::request::{DeltaResult, GenerationRequest, PromptToken, TextDelta};
-use crate::text::scheduler::{RequestId, Row, SequenceId};
+use crate::text::scheduler::{Row, SequenceId};
 use crate::text::sequence::Sequence;
 use crate::text::speculative::draft_payoff::DraftState;
 use crate::text::speculative::ngram::NgramProposer;

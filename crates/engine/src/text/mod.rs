@@ -5,6 +5,7 @@ pub mod chat_template;
 pub mod content_hash;
 pub mod detokenizer;
 pub mod grammar;
+mod kind;
 pub mod logprobs;
 pub mod model;
 mod prompt_logprobs;

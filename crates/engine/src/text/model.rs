@@ -2,13 +2,14 @@
 
 use outpost_content::Message;
 use std::ops::Deref;
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::PreprocessError;
+use crate::ids::Tenant;
+use crate::kinds::LoadSource;
 use crate::model_adapter::{AdaptedNetwork, ModelAdapter};
-use crate::preprocessor::{ChatTokenizerInfo, Isolation, Preprocessor, TokenizerDescription};
+use crate::preprocessor::{ChatTokenizerInfo, Preprocessor, TokenizerDescription};
 use crate::runtime::DeviceIndex;
 use crate::runtime::catch_panic::catch_compute_panic;
 use crate::runtime::memory_budget::Lease;
@@ -17,7 +18,7 @@ use crate::text::content_hash;
 use crate::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
 use crate::text::prompt_options::PromptOptions;
 use crate::text::reasoning::{PromptReasoning, ReasoningParser, ReasoningRequest, ReasoningSyntax};
-use crate::text::scheduler::{ModelId, Tenant};
+use crate::text::scheduler::ModelId;
 use crate::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
 use crate::text::training_example::{TrainingExample, TrainingTexts};
@@ -68,15 +69,14 @@ impl Deref for TextModel {
 }
 
 impl TextModel {
-    pub(crate) fn open<B: Backend>(
-        id: &str,
-        device: DeviceIndex,
-        key: ModelId,
-        (path, checkpoint): (&Path, &Checkpoint),
-        isolation: &Isolation,
+    /// Reads the weights of a checkpoint.
+    pub(super) fn new<B: Backend>(
+        checkpoint: &Checkpoint,
+        source: &LoadSource<'_>,
         lease: Lease,
         backend: &B,
     ) -> Result<Self, String> {
+        let LoadSource { id, path, device, key, isolation, .. } = *source;
         let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
         let (preprocessor, info) = Preprocessor::chat(isolation, path, rows)?;
         let ChatTokenizerInfo { vocabulary, prepends_space, call_format, reasoning, .. } = info;
@@ -104,15 +104,8 @@ impl TextModel {
     }
 
     /// The model `id`, which is an adapter of this one.
-    pub(crate) fn with_adapter(&self, id: &str, adapter: ModelAdapter) -> Self {
+    pub(super) fn adapted(&self, id: &str, adapter: ModelAdapter) -> Self {
         Self(self.0.with_adapter(id, adapter))
-    }
-
-    /// Returns the memory that only loading needed. `weights`: bytes of the weights.
-    pub(crate) fn shrink_lease(&mut self, weights: u64) {
-        if let Some(network) = self.0.network_mut() {
-            network.lease.shrink(weights);
-        }
     }
 
     /// Whether a project may use it. Only adapters that a project has registered belong to one.

@@ -10,8 +10,9 @@ use tokio::sync::mpsc;
 
 use super::model::TextModel;
 use super::request::{DeltaResult, GenerationRequest};
-use super::scheduler::{Full, Limits, ModelId, Request, RequestId, Scheduler, Tenant};
+use super::scheduler::{Full, Limits, ModelId, Request, Scheduler};
 use crate::error::{Failure, Refused};
+use crate::ids::{RequestId, Tenant};
 use crate::runtime::Runtime;
 use crate::runtime::backlog::retry_after;
 use crate::runtime::catch_panic::lock_or_reset;

@@ -8,6 +8,7 @@ mod batch;
 mod checkpoint;
 mod device_network;
 mod events;
+mod kind;
 mod log_probabilities;
 mod model;
 mod non_speech;

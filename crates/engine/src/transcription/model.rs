@@ -1,6 +1,5 @@
 //! A loaded transcription model: the network, its vocabulary and its tokenizer.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -14,8 +13,8 @@ use super::token_rules::TokenRules;
 use super::vocabulary::{TIMESTAMPS, WhisperVocabulary};
 use super::window_decoder::DecodingOptions;
 use crate::error::Refused;
-use crate::precision::Precision;
-use crate::preprocessor::{Isolation, Preprocessor};
+use crate::kinds::LoadSource;
+use crate::preprocessor::Preprocessor;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
 use crate::tokenizer::{SpecialTokenOptions, TokenizeLimits};
@@ -87,15 +86,14 @@ impl GenerationSettings {
 }
 
 impl TranscriptionModel {
-    pub(crate) fn open<B: Backend>(
-        id: &str,
-        device: DeviceIndex,
-        (path, files): (&Path, &WhisperCheckpoint),
-        isolation: &Isolation,
+    /// Reads the weights of a checkpoint.
+    pub(super) fn new<B: Backend>(
+        files: &WhisperCheckpoint,
+        source: &LoadSource<'_>,
         lease: Lease,
-        precision: Precision,
         backend: &B,
     ) -> Result<Self, String> {
+        let LoadSource { id, path, device, precision, isolation, .. } = *source;
         let (rows, positions) = (files.config().vocabulary, files.config().context);
         let (preprocessor, info) = Preprocessor::chat(isolation, path, rows)?;
         let codes = LANGUAGES.map(|(code, _)| code);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::window_decoder::DecodingOptions;
-use crate::text::scheduler::Tenant;
+use crate::ids::Tenant;
 
 /// A request whose prompt is tokenized.
 #[derive(Clone, Debug)]

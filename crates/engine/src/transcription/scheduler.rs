@@ -15,8 +15,8 @@ use super::prepared_request::{Language, PreparedRequest};
 use super::request::{SAMPLE_RATE, Segment, SpeechWindow, TranscriptionEvent};
 use super::window_decoder::DecodingOptions;
 use crate::error::Failure;
+use crate::ids::{RequestId, Tenant};
 use crate::jobs::TenantCosts;
-use crate::text::scheduler::{RequestId, Tenant};
 
 /// Weight of the newest request in the moving average of durations.
 const NEWEST_WEIGHT: f64 = 0.3;

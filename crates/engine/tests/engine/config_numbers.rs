@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outpost_engine::{
-    Engine, ImageRequest, InputType, LoadError, Message, ModelKind, Settings, SpeechRequest, SpeechWindow,
-    TokenizeLimits, TranscriptionRequest, TranscriptionTask,
+    Engine, ImageModel, ImageRequest, InputType, LoadError, Message, ModelKind, Settings, SpeechModel, SpeechRequest,
+    SpeechWindow, TokenizeLimits, TranscriptionModel, TranscriptionRequest, TranscriptionTask,
 };
 use outpost_testing::fixtures::copy_folder;
 use outpost_testing::huggingface_folder;
@@ -102,7 +102,7 @@ async fn outcome(models: &Path) -> Result<(), String> {
 }
 
 async fn transcribe(engine: &Engine) -> Result<(), String> {
-    let model = engine.models().load_transcription_model("m").map_err(|error| error.to_string())?;
+    let model = engine.models().load_model::<TranscriptionModel>("m").map_err(|error| error.to_string())?;
     let request = TranscriptionRequest {
         task: TranscriptionTask::Transcribe,
         language: Some("en".to_owned()),
@@ -123,7 +123,7 @@ async fn transcribe(engine: &Engine) -> Result<(), String> {
 }
 
 async fn speak(engine: &Engine) -> Result<(), String> {
-    let model = engine.models().load_speech_model("m").map_err(|error| error.to_string())?;
+    let model = engine.models().load_model::<SpeechModel>("m").map_err(|error| error.to_string())?;
     let voices = vec![("af_heart".to_owned(), 1.0)];
     let request = SpeechRequest { text: "Ba.".to_owned(), voices, speed: 1.0, seed: 0, tenant: 1 };
     let mut parts = engine.speak(&model, &request).map_err(|error| error.to_string())?;
@@ -134,7 +134,7 @@ async fn speak(engine: &Engine) -> Result<(), String> {
 }
 
 async fn paint(engine: &Engine) -> Result<(), String> {
-    let model = engine.models().load_image_model("m").map_err(|error| error.to_string())?;
+    let model = engine.models().load_model::<ImageModel>("m").map_err(|error| error.to_string())?;
     let request = ImageRequest {
         prompt: "a".to_owned(),
         negative_prompt: None,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use outpost_engine::{LoadError, Precision};
+use outpost_engine::{ImageModel, LoadError, Precision};
 use outpost_testing::fixtures::copy_folder;
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
 fn problem(models: &Path) -> String {
     let engine = engine(models, Precision::Full);
     let listed = engine.models().find("diffusion").unwrap().problem;
-    match engine.models().load_image_model("diffusion").unwrap_err() {
+    match engine.models().load_model::<ImageModel>("diffusion").unwrap_err() {
         LoadError::Unusable { reason, .. } => {
             assert!(listed.is_none_or(|listed| listed == reason), "the listing gives another reason");
             reason

@@ -67,7 +67,7 @@ impl Rig {
         let mut settings = Settings::new(dir.path(), 1 << 30);
         set(&mut settings);
         let engine = Engine::start(settings, Arc::new(TestClock::default())).unwrap();
-        let model = engine.models().load_image_model("diffusion").unwrap();
+        let model = engine.models().load_model::<ImageModel>("diffusion").unwrap();
         let tensors = fixtures().join(format!("{name}.reference.safetensors"));
         let tensors = candle_core::safetensors::load(tensors, &Device::Cpu).unwrap();
         Self { engine, model, facts, tensors, dir }
@@ -277,7 +277,7 @@ fn images_that_are_not_received_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
     copy_folder(&fixtures().join("sd1"), &dir.path().join("diffusion"));
     let engine = Engine::start(Settings::new(dir.path(), 1 << 30), clock.clone()).unwrap();
-    let model = engine.models().load_image_model("diffusion").unwrap();
+    let model = engine.models().load_model::<ImageModel>("diffusion").unwrap();
     let mut events = engine.generate_images(&model, small(&[1, 2, 3, 4, 5])).unwrap();
     let finished = || counter(&engine, "outpost_images_total").map_or(0, |count| count.parse().unwrap());
     until(|| "two are finished", || finished() == 2);
@@ -389,7 +389,7 @@ fn invalid_pipeline_folders_report_why() {
         let problem = found.problem.unwrap_or_default();
         assert!(problem.contains(expected), "{name}: {problem:?}");
         assert_eq!(found.kind, ModelKind::Image);
-        assert!(matches!(engine.models().load_image_model(name), Err(LoadError::Unusable { .. })), "{name}");
+        assert!(matches!(engine.models().load_model::<ImageModel>(name), Err(LoadError::Unusable { .. })), "{name}");
     }
 }
 

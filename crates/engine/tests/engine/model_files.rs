@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outpost_engine::{
-    Engine, InputType, ModelInfo, ModelKind, Settings, TokenizeLimits, ignored_files, installed_models,
+    Engine, InputType, ModelInfo, ModelKind, Settings, SpeechModel, TokenizeLimits, TranscriptionModel, ignored_files,
+    installed_models,
 };
 use outpost_models::model_files::IgnoredFile;
 use outpost_testing::fixtures::copy_folder;
@@ -89,8 +90,8 @@ async fn answers(models: &Path) -> (Vec<String>, Vec<Vec<f32>>) {
         vectors.extend(engine.embed(&model, 1, vec![text.0]).unwrap().await.unwrap().unwrap());
     }
     engine.models().load_encoder("rank-xlm-roberta", ModelKind::Reranker).unwrap();
-    engine.models().load_transcription_model("whisper").unwrap();
-    engine.models().load_speech_model("kokoro").unwrap();
+    engine.models().load_model::<TranscriptionModel>("whisper").unwrap();
+    engine.models().load_model::<SpeechModel>("kokoro").unwrap();
     (texts, vectors)
 }
 
@@ -198,7 +199,7 @@ fn damaged_settings_of_generation_are_not_used() {
     let engine = start(dir.path());
     assert!(installed_models(dir.path()).iter().all(|model| model.problem.is_none()));
     engine.models().load("folder").unwrap();
-    engine.models().load_transcription_model("whisper").unwrap();
+    engine.models().load_model::<TranscriptionModel>("whisper").unwrap();
 }
 
 #[test]

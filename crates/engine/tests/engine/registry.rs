@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_engine::{Engine, LoadError, ModelKind, Settings};
+use outpost_engine::{Engine, ImageModel, LoadError, ModelKind, Settings};
 
 use crate::harness::{TestClock, memory, request, tiny};
 use crate::tiny_model::{self, TinyModel};
@@ -182,14 +182,14 @@ fn a_change_of_any_file_of_a_model_is_noticed() {
     replace(&config, &[fs::read(&config).unwrap(), b"\n".to_vec()].concat());
     let second = vectors("bert-mean").unwrap();
     assert!(!Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&second, &vectors("bert-mean").unwrap()));
-    let image_model = models.load_image_model("sd1").unwrap();
+    let image_model = models.load_model::<ImageModel>("sd1").unwrap();
     let scheduler = dir.path().join("sd1/scheduler/scheduler_config.json");
     replace(&scheduler, &[fs::read(&scheduler).unwrap(), b"\n".to_vec()].concat());
-    assert!(!Arc::ptr_eq(&image_model, &models.load_image_model("sd1").unwrap()));
+    assert!(!Arc::ptr_eq(&image_model, &models.load_model::<ImageModel>("sd1").unwrap()));
     fs::remove_file(dir.path().join("bert-mean/model.safetensors")).unwrap();
     assert_eq!(vectors("bert-mean").err(), Some(LoadError::NotFound));
     fs::remove_dir_all(dir.path().join("sd1")).unwrap();
-    assert_eq!(models.load_image_model("sd1").err(), Some(LoadError::NotFound));
+    assert_eq!(models.load_model::<ImageModel>("sd1").err(), Some(LoadError::NotFound));
 }
 
 #[tokio::test]

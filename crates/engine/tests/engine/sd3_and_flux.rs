@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use outpost_engine::{Engine, ImageRequest, Settings};
+use outpost_engine::{Engine, ImageModel, ImageRequest, Settings};
 use outpost_testing::fixtures::copy_folder;
 use serde_json::{Value, json};
 
@@ -107,7 +107,7 @@ fn broken(change: impl FnOnce(&Path)) -> String {
     copy_folder(&fixtures().join("flux"), &folder);
     change(&folder);
     let engine = Engine::start(Settings::new(dir.path(), 1 << 30), Arc::new(TestClock::default())).unwrap();
-    engine.models().load_image_model("diffusion").unwrap_err().to_string()
+    engine.models().load_model::<ImageModel>("diffusion").unwrap_err().to_string()
 }
 
 #[test]

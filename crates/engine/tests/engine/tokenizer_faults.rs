@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use outpost_engine::{Engine, ModelKind, Settings};
+use outpost_engine::{Engine, ImageModel, ModelKind, Settings};
 use outpost_testing::fixtures::copy_folder;
 use outpost_testing::huggingface_folder;
 use serde_json::{Value, json};
@@ -136,6 +136,6 @@ fn a_merge_of_an_image_model_that_makes_no_token_is_named() {
         serde_json::from_slice(&fs::read(dir.path().join("m/tokenizer/vocab.json")).unwrap()).unwrap();
     let longest = vocabulary.as_object().unwrap().keys().max_by_key(|text| text.len()).unwrap();
     fs::write(&path, format!("#version: 0.2\n{longest} {longest}\n")).unwrap();
-    let problem = start(dir.path()).models().load_image_model("m").unwrap_err().to_string();
+    let problem = start(dir.path()).models().load_model::<ImageModel>("m").unwrap_err().to_string();
     assert!(problem.contains("merges.txt: entry 1 merges"), "{problem}");
 }

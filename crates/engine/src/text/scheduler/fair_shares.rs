@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ids::Tenant;
+use crate::ids::Tenant;
 
 /// The cost of a prefilled token and of a generated token.
 const PROMPT_COST: u64 = 1;

@@ -1,11 +1,8 @@
 //! IDs in the scheduler.
 
-pub type Tenant = u128;
+use crate::ids::RequestId;
+
 pub type ModelId = u64;
-/// An adapter of a model.
-pub type AdapterId = u64;
-/// Ascends in the order of submission.
-pub type RequestId = u64;
 
 /// One choice of a request. Ordered by age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use outpost_models::kv::{BLOCK, BlockId, blocks_for};
 
+use crate::ids::{AdapterId, RequestId, Tenant};
 use block_pool::BlockPool;
 use fair_shares::FairShares;
 use prefix_cache::{Parent, PrefixCache, PrefixRoot};
@@ -33,7 +34,7 @@ use sequence_queues::{QueuedWork, SequenceQueues};
 
 pub use batch::{Batch, Row, StepPlan};
 pub use draft_lookahead_blocks::DraftContext;
-pub use ids::{AdapterId, ModelId, RequestId, SequenceId, Tenant};
+pub use ids::{ModelId, SequenceId};
 pub use sequence_tokens::SequenceTokens;
 
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::block_pool::BlockPool;
-use super::ids::{AdapterId, Tenant};
+use crate::ids::{AdapterId, Tenant};
 use outpost_models::kv::{BLOCK, BlockId};
 
 pub type NodeId = u32;

@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ids::{ModelId, SequenceId, Tenant};
+use super::ids::{ModelId, SequenceId};
+use crate::ids::Tenant;
 
 #[derive(Debug, Default)]
 pub struct SequenceQueues {

@@ -1,0 +1,47 @@
+//! The backend of a device: the CPU's own kernels, or candle.
+
+use crate::runtime::DeviceCheck;
+use crate::settings::Settings;
+use outpost_models::backend::candle::is_dequantised;
+use outpost_models::backend::{Candle, Cpu};
+use outpost_models::devices::Selected;
+use outpost_models::gguf;
+
+/// The backend of a device.
+pub enum DeviceBackend {
+    Cpu(Cpu),
+    Candle(Candle),
+}
+
+impl DeviceBackend {
+    /// Opens a device. `settings`: adapted to it.
+    ///
+    /// # Errors
+    /// If it cannot be opened, with the reason.
+    pub fn open(selected: &Selected, settings: &Settings) -> Result<Self, String> {
+        let host = Cpu::new(settings.threads);
+        match selected {
+            Selected::Cpu { .. } => Ok(Self::Cpu(host)),
+            _ => Ok(Self::Candle(Candle::new(selected.open()?, host))),
+        }
+    }
+
+    /// A check whether the device works.
+    pub fn check(&self) -> DeviceCheck {
+        match self {
+            Self::Cpu(_) => Box::new(|| Ok(())),
+            Self::Candle(candle) => {
+                let candle = candle.clone();
+                Box::new(move || candle.check().map_err(|error| error.to_string()))
+            }
+        }
+    }
+
+    /// Whether the device stores weights of this type without quantization.
+    pub fn dequantizes(&self, quantization: &str) -> bool {
+        match self {
+            Self::Cpu(_) => false,
+            Self::Candle(_) => gguf::type_named(quantization).is_some_and(is_dequantised),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The kinds of models.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::model::{LoadSource, LoadedModel, MemoryNeed, Model};
+use crate::device_backend::DeviceBackend;
+use crate::embedding::EncoderModel;
+use crate::error::LoadError;
+use crate::image::ImageModel;
+use crate::model_info::ModelKind;
+use crate::precision::Precision;
+use crate::runtime::catch_panic::catch_load_panic;
+use crate::runtime::memory_budget::Lease;
+use crate::settings::Settings;
+use crate::speech::SpeechModel;
+use crate::text::model::TextModel;
+use crate::transcription::TranscriptionModel;
+use outpost_models::backend::Backend;
+
+/// Every kind.
+pub static KINDS: [Kind; 5] = [
+    Kind::of::<TextModel>(),
+    Kind::of::<EncoderModel>(),
+    Kind::of::<TranscriptionModel>(),
+    Kind::of::<SpeechModel>(),
+    Kind::of::<ImageModel>(),
+];
+
+/// The functions of a kind of models, for callers that learn the kind at run time.
+pub struct Kind {
+    kinds: &'static [ModelKind],
+    /// The memory that a model in full precision needs on a device. The arguments are the model's main file, the device and
+    /// the settings, adapted to the device.
+    pub memory: Memory,
+    /// Reads the weights of a model on a device. The settings are adapted to the device.
+    pub load: Load,
+}
+
+type Memory = fn(&Path, &DeviceBackend, &Settings) -> Result<MemoryNeed, String>;
+type Load = fn(&LoadSource<'_>, &DeviceBackend, &Settings, &LoadHooks<'_>) -> Loading;
+type Loading = Result<Arc<dyn LoadedModel>, LoadError>;
+
+/// What the registry does while a model is loaded.
+pub struct LoadHooks<'a> {
+    /// Leases memory for weights, for loading and for scratch buffers.
+    pub lease: &'a dyn Fn(&MemoryNeed) -> Result<Lease, LoadError>,
+    /// Records that the model's files cannot be used, for this reason.
+    pub broken: &'a dyn Fn(String) -> LoadError,
+}
+
+impl Kind {
+    const fn of<M: Model>() -> Self {
+        Self { kinds: M::KINDS, memory: memory::<M>, load: load::<M> }
+    }
+
+    /// The kind of the models that do this.
+    pub fn find(kind: ModelKind) -> Option<&'static Self> {
+        KINDS.iter().find(|one| one.kinds.contains(&kind))
+    }
+}
+
+fn memory<M: Model>(path: &Path, device: &DeviceBackend, settings: &Settings) -> Result<MemoryNeed, String> {
+    let checkpoint = M::open(path)?;
+    match device {
+        DeviceBackend::Cpu(backend) => M::memory(&checkpoint, backend, Precision::Full, settings),
+        DeviceBackend::Candle(backend) => M::memory(&checkpoint, backend, Precision::Full, settings),
+    }
+}
+
+fn load<M: Model>(
+    source: &LoadSource<'_>,
+    device: &DeviceBackend,
+    settings: &Settings,
+    hooks: &LoadHooks<'_>,
+) -> Loading {
+    match device {
+        DeviceBackend::Cpu(backend) => load_on::<M, _>(source, backend, settings, hooks),
+        DeviceBackend::Candle(backend) => load_on::<M, _>(source, backend, settings, hooks),
+    }
+}
+
+fn load_on<M: Model, B: Backend>(
+    source: &LoadSource<'_>,
+    backend: &B,
+    settings: &Settings,
+    hooks: &LoadHooks<'_>,
+) -> Loading {
+    let checkpoint = catch_load_panic(|| M::open(source.path)).map_err(hooks.broken)?;
+    let need = || M::memory(&checkpoint, backend, source.precision, settings);
+    let need = catch_load_panic(need).map_err(hooks.broken)?;
+    let mut lease = (hooks.lease)(&need)?;
+    let loading = lease.split(need.weights);
+    let model = catch_load_panic(|| M::load(&checkpoint, source, lease, backend)).map_err(hooks.broken)?;
+    drop(loading);
+    Ok(Arc::new(model))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::KINDS;
+    use crate::model_info::ModelKind;
+
+    #[test]
+    fn each_model_is_of_one_kind() {
+        for kind in ModelKind::ALL {
+            assert_eq!(KINDS.iter().filter(|one| one.kinds.contains(&kind)).count(), 1, "{kind:?}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What the engine has to know of a kind of models.
+
+use std::any::Any;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::model_adapter::ModelAdapter;
+use crate::model_info::ModelKind;
+use crate::precision::Precision;
+use crate::preprocessor::Isolation;
+use crate::runtime::DeviceIndex;
+use crate::runtime::memory_budget::Lease;
+use crate::settings::Settings;
+use outpost_models::ModelError;
+use outpost_models::backend::Backend;
+use outpost_models::peft::{LoadedAdapter, PeftAdapter};
+use outpost_models::weights::Footprint;
+
+/// A model in memory.
+pub trait LoadedModel: Any + Send + Sync {
+    /// The device that runs it.
+    fn device(&self) -> DeviceIndex;
+
+    /// The share of the memory budget of its network.
+    fn lease(&self) -> &Lease;
+
+    /// Its network, if models of this kind can have adapters.
+    fn adaptable(&self) -> Option<&dyn Adaptable> {
+        None
+    }
+}
+
+/// A loaded model whose network may compute for several models: itself, and LoRA adapters of it.
+pub trait Adaptable {
+    /// The adapter, unless the model is a network.
+    fn adapter(&self) -> Option<&ModelAdapter>;
+
+    /// How many models, loaded or in use, compute with its network.
+    fn network_users(&self) -> usize;
+
+    /// Whether both models compute with the same network.
+    fn shares_network_with(&self, other: &dyn LoadedModel) -> bool;
+
+    /// The most tokens that it computes at once.
+    fn max_step_tokens(&self, settings: &Settings) -> usize;
+
+    /// The memory for an adapter's weights.
+    fn adapter_footprint(&self, adapter: &PeftAdapter) -> Result<Footprint, ModelError>;
+
+    /// Reads an adapter's weights.
+    fn read_adapter(&self, adapter: &PeftAdapter) -> Result<LoadedAdapter, ModelError>;
+
+    /// The model `id`, which is an adapter of this one, from a `folder` of the models folder.
+    fn with_adapter(
+        &self,
+        id: &str,
+        adapter: ModelAdapter,
+        folder: Option<&Path>,
+    ) -> Result<Arc<dyn LoadedModel>, String>;
+}
+
+impl dyn LoadedModel {
+    /// Adapters are loaded after their base model, and unloaded before it.
+    pub fn is_adapter(&self) -> bool {
+        self.adaptable().is_some_and(|model| model.adapter().is_some())
+    }
+
+    /// Whether both models compute with the same network.
+    pub fn shares_network_with(&self, other: &Self) -> bool {
+        self.adaptable().is_some_and(|model| model.shares_network_with(other))
+    }
+
+    /// How many models, loaded or in use, compute with its network.
+    pub fn network_users(&self) -> usize {
+        self.adaptable().map_or(1, Adaptable::network_users)
+    }
+
+    /// The model as one of kind `M`; `None`: it is of another kind.
+    pub fn downcast_ref<M: LoadedModel>(&self) -> Option<&M> {
+        (self as &dyn Any).downcast_ref()
+    }
+}
+
+/// The model as one of kind `M`; `None`: it is of another kind.
+pub fn downcast<M: LoadedModel>(model: Arc<dyn LoadedModel>) -> Option<Arc<M>> {
+    (model as Arc<dyn Any + Send + Sync>).downcast().ok()
+}
+
+/// A kind of models.
+pub trait Model: LoadedModel + Sized {
+    /// What discovery says that its models do.
+    const KINDS: &'static [ModelKind];
+
+    /// A checkpoint whose headers are read and checked, and whose weights are not read yet.
+    type Checkpoint;
+
+    /// Opens and checks the checkpoint with the main file `path`.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    fn open(path: &Path) -> Result<Self::Checkpoint, String>;
+
+    /// The memory that a model needs with weights of this precision on a device. `settings`: adapted to the device.
+    ///
+    /// # Errors
+    /// Why the checkpoint cannot be used.
+    fn memory<B: Backend>(
+        checkpoint: &Self::Checkpoint,
+        backend: &B,
+        precision: Precision,
+        settings: &Settings,
+    ) -> Result<MemoryNeed, String>;
+
+    /// Reads the weights on a device. The model keeps the lease of its memory.
+    ///
+    /// # Errors
+    /// Why the checkpoint cannot be used.
+    fn load<B: Backend>(
+        checkpoint: &Self::Checkpoint,
+        source: &LoadSource<'_>,
+        lease: Lease,
+        backend: &B,
+    ) -> Result<Self, String>;
+}
+
+/// A model to load.
+pub struct LoadSource<'a> {
+    pub id: &'a str,
+    /// Its main file.
+    pub path: &'a Path,
+    /// The device that will run it.
+    pub device: DeviceIndex,
+    pub precision: Precision,
+    pub(crate) isolation: &'a Isolation,
+    /// Unique to this load.
+    pub key: u64,
+}
+
+/// Memory of a device that a model needs, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryNeed {
+    pub weights: u64,
+    /// Only while the model is loaded.
+    pub loading: u64,
+    /// Buffers in which it computes.
+    pub scratch: u64,
+    /// KV cache of one sequence of `context` tokens.
+    pub kv: u64,
+    pub context: usize,
+}
+
+impl MemoryNeed {
+    /// That of a model without a KV cache.
+    pub fn new(Footprint { weights, loading }: Footprint, scratch: u64) -> Self {
+        Self { weights, loading, scratch, kv: 0, context: 0 }
+    }
+
+    /// For the loaded model and one sequence.
+    pub fn total(&self) -> u64 {
+        self.scratch.saturating_add(self.weights).saturating_add(self.kv.max(self.loading))
+    }
+}

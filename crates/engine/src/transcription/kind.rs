@@ -1,0 +1,51 @@
+//! Transcription models as a kind of models.
+
+use std::path::Path;
+
+use super::checkpoint::WhisperCheckpoint;
+use super::model::TranscriptionModel;
+use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model};
+use crate::model_info::ModelKind;
+use crate::precision::Precision;
+use crate::runtime::DeviceIndex;
+use crate::runtime::memory_budget::Lease;
+use crate::settings::Settings;
+use outpost_models::backend::Backend;
+
+impl Model for TranscriptionModel {
+    const KINDS: &'static [ModelKind] = &[ModelKind::Transcription];
+
+    type Checkpoint = WhisperCheckpoint;
+
+    fn open(path: &Path) -> Result<WhisperCheckpoint, String> {
+        WhisperCheckpoint::open(path)
+    }
+
+    fn memory<B: Backend>(
+        checkpoint: &WhisperCheckpoint,
+        backend: &B,
+        precision: Precision,
+        _: &Settings,
+    ) -> Result<MemoryNeed, String> {
+        Ok(MemoryNeed::new(checkpoint.footprint(backend, precision), 0))
+    }
+
+    fn load<B: Backend>(
+        checkpoint: &WhisperCheckpoint,
+        source: &LoadSource<'_>,
+        lease: Lease,
+        backend: &B,
+    ) -> Result<Self, String> {
+        Self::new(checkpoint, source, lease, backend)
+    }
+}
+
+impl LoadedModel for TranscriptionModel {
+    fn device(&self) -> DeviceIndex {
+        self.device
+    }
+
+    fn lease(&self) -> &Lease {
+        &self.lease
+    }
+}
