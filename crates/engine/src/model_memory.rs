@@ -15,7 +15,7 @@ use super::settings::Settings;
 use super::speech::SpeechCheckpoint;
 use super::transcription::WhisperCheckpoint;
 use outpost_models::backend::Backend;
-use outpost_models::kv::{KvShape, blocks_for};
+use outpost_models::kv::blocks_for;
 use outpost_models::weights::Footprint;
 
 /// The context for which the KV cache is counted, in tokens, unless the model has a shorter one.
@@ -85,9 +85,7 @@ fn text_memory<B: Backend>(path: &Path, backend: &B, settings: &Settings) -> Res
     let checkpoint = Checkpoint::open_text(path)?;
     let (footprint, scratch) = text_needs(&checkpoint, backend, settings)?;
     let config = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?;
-    let (layers, kv_heads, head_width) = (config.layer_count, config.kv_heads, config.head_width);
-    let shape = KvShape { layers, kv_heads, head_width, kv_type: settings.kv_type };
     let context = config.context.min(COUNTED_CONTEXT);
-    let kv = shape.block_bytes() * blocks_for(context) as u64;
+    let kv = config.kv_shape(settings.kv_type).block_bytes() * blocks_for(context) as u64;
     Ok(MemoryNeed { kv, context, ..MemoryNeed::of(footprint, scratch) })
 }
