@@ -4,6 +4,7 @@
 //! A step computes a ragged batch. Rows of different lengths and positions share each read of the weights; only attention
 //! processes them one by one. Fields have the tensor names of GGUF checkpoints.
 
+mod attention;
 mod encode_pass;
 mod feed_forward;
 mod layer;
@@ -14,7 +15,7 @@ use std::ops::Range;
 
 use super::backend::{Angles, Backend, DType, Norm, Pool, Tensor};
 use super::causal_lm::{BatchRow, CausalLm, Logits, LogitsAt};
-use super::decoder_config::{DecoderConfig, LayerConfig};
+use super::decoder_config::DecoderConfig;
 use super::error::{ModelError, Result};
 use super::kv::{KvArena, KvCache, KvShape, KvType, SequenceSlice};
 use super::nn::rope::Rope;
@@ -58,7 +59,8 @@ impl<B: Backend> Decoder<B> {
         let DecoderConfig { vocabulary, width, epsilon, norm_weight_offset, .. } = config;
         let token_embd = loader.embedding("token_embd", vocabulary, width)?;
         let output = load_output(&loader, &config, &token_embd)?;
-        let layers = (0..config.layer_count).map(|index| DecoderLayer::load(&loader, &config, index));
+        let layers = config.layers.iter().enumerate();
+        let layers = layers.map(|(index, plan)| DecoderLayer::load(&loader, &config, index, plan));
         let layers = layers.collect::<Result<_>>()?;
         let output_norm = Norm::load_rms_norm(&loader, "output_norm", width, epsilon, norm_weight_offset)?;
         let ropes = config.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<Result<_>>()?;
@@ -115,61 +117,6 @@ impl<B: Backend> Decoder<B> {
         self.ropes.iter().map(|rope| rope.angles(&self.backend, tokens, positions)).collect()
     }
 
-    fn layer(&self, index: usize) -> Result<(&DecoderLayer<B>, &LayerConfig)> {
-        let layer = self.layers.get(index).zip(self.config.layers.get(index));
-        layer.ok_or_else(|| ModelError::Compute(format!("the decoder has no layer {index}")))
-    }
-
-    /// Adds `y` to `x`, and computes the queries, keys and values of layer `index` after RoPE.
-    fn project(
-        &self,
-        ctx: &Context<'_, B>,
-        index: usize,
-        x: &mut Tensor<B>,
-        y: &Tensor<B>,
-        angles: &[Angles<B>],
-    ) -> Result<[Tensor<B>; 3]> {
-        let (layer, layer_config) = self.layer(index)?;
-        let DecoderConfig { heads, kv_heads, rope_layout, .. } = self.config;
-        let [mut q, mut k, v] = layer.project(ctx, x, y)?;
-        if let Some(angles) = layer_config.rope.and_then(|index| angles.get(index)) {
-            ctx.rope(&mut q, heads, rope_layout, angles)?;
-            ctx.rope(&mut k, kv_heads, rope_layout, angles)?;
-        }
-        Ok([q, k, v])
-    }
-
-    /// Runs layer `index`. Layer `kv_layer` of the arena holds its keys and values.
-    ///
-    /// With `output_tokens` (in ascending order), only these tokens pass through the rest of the layer after attention.
-    /// `None`: there are no such tokens.
-    fn run_layer(
-        &self,
-        ctx: &Context<'_, B>,
-        (index, kv_layer): (usize, usize),
-        ResidualStream { mut x, y }: ResidualStream<B>,
-        step: &Step<B>,
-        output_tokens: Option<&[usize]>,
-        arena: &mut B::KvArena,
-    ) -> Result<Option<ResidualStream<B>>> {
-        let (layer, layer_config) = self.layer(index)?;
-        let [q, k, v] = self.project(ctx, index, &mut x, &y, &step.angles)?;
-        drop(y);
-        ctx.write_kv(arena, kv_layer, &step.batch, [&k, &v])?;
-        let shape = self.config.attention_shape(layer_config.window);
-        let mut attention = ctx.kv_attention(arena, kv_layer, &step.batch, &shape, &q)?;
-        drop((q, k, v));
-        let y = match output_tokens {
-            Some([]) => return Ok(None),
-            Some(tokens) if tokens.len() < x.rows() => {
-                (x, attention) = (ctx.gather_rows(&x, tokens)?, ctx.gather_rows(&attention, tokens)?);
-                layer.finish(&ctx.for_rows(tokens), &mut x, &attention)?
-            }
-            _ => layer.finish(ctx, &mut x, &attention)?,
-        };
-        Ok(Some(ResidualStream { x, y }))
-    }
-
     /// The final hidden states after the output norm.
     fn apply_output_norm(&self, ctx: &Context<'_, B>, stream: &mut ResidualStream<B>) -> Result<Tensor<B>> {
         ctx.add_norm(&self.output_norm, &mut stream.x, &stream.y)
@@ -182,7 +129,7 @@ impl<B: Backend> Decoder<B> {
 
     /// The adapter, fitted to the projections.
     fn fit_adapter<'a>(&'a self, adapter: &'a PeftAdapter) -> Result<FittedAdapter<'a>> {
-        FittedAdapter::new(adapter, &self.projections, |projection| self.config.interleaved_heads(projection))
+        FittedAdapter::new(adapter, &self.projections, |matrix| self.config.interleaved_heads(matrix))
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
@@ -226,8 +173,7 @@ impl<B: Backend> CausalLm for Decoder<B> {
     }
 
     fn kv_shape(&self, kv_type: KvType) -> KvShape {
-        let DecoderConfig { layer_count: layers, kv_heads, head_width, .. } = self.config;
-        KvShape { layers, kv_heads, head_width, kv_type }
+        self.config.kv_shape(kv_type)
     }
 
     fn new_kv_arena(&self, kv_type: KvType) -> Box<dyn KvArena> {
@@ -273,10 +219,10 @@ impl<B: Backend> CausalLm for Decoder<B> {
         let x = self.embed(ctx, &tokens)?;
         let y = ctx.zeros(x.shape())?;
         let mut stream = Some(ResidualStream { x, y });
-        for index in 0..self.layers.len() {
+        for (index, layer) in self.layers.iter().enumerate() {
             let Some(before) = stream else { break };
             let output_tokens = (index + 1 == self.layers.len()).then_some(logit_tokens.as_slice());
-            stream = self.run_layer(ctx, (index, index), before, &step, output_tokens, arena)?;
+            stream = layer.forward(ctx, before, &step, output_tokens, (arena, index))?;
         }
         Ok(Logits { values: self.logits(ctx, stream)?, vocabulary: self.config.vocabulary, counts })
     }

@@ -1,7 +1,7 @@
 //! An upper bound of the memory that a step of a decoder needs besides weights and KV cache.
 
-use super::backend::Backend;
-use super::decoder_config::{DecoderConfig, MoeConfig};
+use super::backend::{AttentionShape, Backend};
+use super::decoder_config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MoeConfig};
 use super::kv::blocks_for;
 
 /// The maximum size of a step.
@@ -22,16 +22,21 @@ pub struct StepLimits {
 /// [`CausalLm::forward`]: super::causal_lm::CausalLm::forward
 pub fn scratch_bytes<B: Backend>(config: &DecoderConfig, backend: &B, limits: &StepLimits) -> u64 {
     let StepLimits { tokens, rows, logits } = *limits;
-    let DecoderConfig { vocabulary, head_width, .. } = *config;
-    // Cosines and sines of half a head each.
-    let angles = head_width * config.ropes.len();
+    let vocabulary = config.vocabulary;
     // A thread that samples has a list of all tokens with their weights, and another one for log probabilities.
     let sampling = backend.pool().threads() * 4 * vocabulary;
-    let floats = tokens * (angles + floats_per_token(config)) + logits * vocabulary + sampling;
+    let floats = tokens * (angle_floats(config) + floats_per_token(config)) + logits * vocabulary + sampling;
     // Addresses, lengths and scales of keys and values.
     let tables = rows * blocks_for(config.context) * 64;
-    let attention = backend.kv_attention_bytes(&config.attention_shape(None), tokens, config.context);
+    let attention =
+        |shape| backend.kv_attention_bytes(&AttentionShape { window: None, ..shape }, tokens, config.context);
+    let attention = config.attention().map(|layer| attention(layer.shape())).max().unwrap_or(0);
     (floats * size_of::<f32>() + tables + attention) as u64
+}
+
+/// Floats per token of the angles of rotary embeddings: a cosine and a sine of each rotated pair.
+pub(super) fn angle_floats(config: &DecoderConfig) -> usize {
+    config.ropes.iter().map(|rope| rope.rotated).sum()
 }
 
 /// An upper bound of the bytes that adapters add to a step of `tokens` tokens: the low-rank products of up to three layers
@@ -42,18 +47,23 @@ pub fn adapter_scratch_bytes(rank: usize, tokens: usize) -> u64 {
 
 /// Floats per token of the tensors of a layer without logits, and of quantised or rounded activations.
 fn floats_per_token(config: &DecoderConfig) -> usize {
-    let DecoderConfig { width, .. } = *config;
-    let queries = config.heads * config.head_width;
     // The buffers of tensors are reused for others, so each may be as large as the largest of them. At once, there are the
     // residual stream, the input and output of a sublayer, and two hidden layers, or queries, keys and values.
-    let tensors = |inner: usize, count: usize| {
-        let largest = width.max(queries).max(inner);
+    let tensors = |queries: usize, inner: usize, count: usize| {
+        let largest = config.width.max(queries).max(inner);
         count * largest + quantised_floats(largest)
     };
-    // Also the scores of the router, selected experts, and the gathered inputs and outputs of an expert.
-    let sparse = |sizes: &MoeConfig| tensors(sizes.inner, 7) + sizes.count + 8 * sizes.experts_per_token;
-    let dense = if config.layers.iter().all(|layer| layer.sparse) { 0 } else { tensors(config.inner, 5) };
-    dense.max(config.experts.as_ref().map_or(0, sparse))
+    let of_layer = |LayerConfig { mixer: MixerConfig::Attention(attention), feed_forward, .. }: &LayerConfig| {
+        let queries = attention.query_width();
+        match feed_forward {
+            FeedForwardConfig::Dense(dense) => tensors(queries, dense.inner, 5),
+            // Also the scores of the router, selected experts, and the gathered inputs and outputs of an expert.
+            FeedForwardConfig::Sparse(MoeConfig { count, experts_per_token, inner, .. }) => {
+                tensors(queries, *inner, 7) + count + 8 * experts_per_token
+            }
+        }
+    };
+    config.layers.iter().map(of_layer).max().unwrap_or(0)
 }
 
 /// The memory, in floats, of `count` activations that are prepared for products: as bf16, and as 8-bit codes with 16 bytes
@@ -66,7 +76,8 @@ fn quantised_floats(count: usize) -> usize {
 mod tests {
     use super::StepLimits;
     use crate::backend::Cpu;
-    use crate::decoder_config::{DecoderConfig, LayerConfig, MoeConfig};
+    use crate::decoder_config::{DecoderConfig, FeedForwardConfig, MoeConfig};
+    use crate::decoder_family::Activation;
 
     fn scratch_bytes(config: &DecoderConfig, step: &StepLimits) -> u64 {
         super::scratch_bytes(config, &Cpu::new(2), step)
@@ -104,9 +115,11 @@ mod tests {
     #[test]
     fn experts_are_counted_by_their_own_width() {
         let sparse = |inner| {
-            let layers = vec![LayerConfig { rope: None, window: None, sparse: true }; 2];
-            let experts = Some(MoeConfig { count: 4, experts_per_token: 2, inner, normalise_weights: true });
-            scratch_bytes(&DecoderConfig { experts, layers, inner: 1 << 20, ..DecoderConfig::for_tests() }, &STEP)
+            let (activation, normalise_weights) = (Activation::Silu, true);
+            let experts = MoeConfig { count: 4, experts_per_token: 2, inner, activation, normalise_weights };
+            let mut config = DecoderConfig::for_tests();
+            config.layers.iter_mut().for_each(|layer| layer.feed_forward = FeedForwardConfig::Sparse(experts));
+            scratch_bytes(&config, &STEP)
         };
         assert!(sparse(256) - sparse(128) >= 4 * 40 * 2 * 128, "all tokens may select the same expert");
         assert!(sparse(256) < 4 << 20, "no layer is dense");

@@ -14,7 +14,7 @@ use crate::runtime::memory_budget::Lease;
 use crate::settings::Settings;
 use outpost_models::ModelError;
 use outpost_models::backend::Backend;
-use outpost_models::kv::{KvShape, blocks_for};
+use outpost_models::kv::blocks_for;
 use outpost_models::peft::{LoadedAdapter, PeftAdapter};
 use outpost_models::step_memory::scratch_bytes;
 use outpost_models::weights::Footprint;
@@ -41,10 +41,8 @@ impl Model for TextModel {
         let weights = checkpoint.weights();
         let config = weights.decoder_config().map_err(|error| error.to_string())?;
         let scratch = scratch_bytes(&config, backend, &settings.step_limits());
-        let (layers, kv_heads, head_width) = (config.layer_count, config.kv_heads, config.head_width);
-        let shape = KvShape { layers, kv_heads, head_width, kv_type: settings.kv_type };
         let context = config.context.min(COUNTED_CONTEXT);
-        let kv = shape.block_bytes() * blocks_for(context) as u64;
+        let kv = config.kv_shape(settings.kv_type).block_bytes() * blocks_for(context) as u64;
         Ok(MemoryNeed { kv, context, ..MemoryNeed::new(Footprint::new(weights, backend), scratch) })
     }
 

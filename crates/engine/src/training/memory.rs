@@ -1,7 +1,7 @@
 //! How much memory a training takes.
 
 use super::options::{TrainingData, TrainingOptions, example_lengths};
-use outpost_models::decoder_config::DecoderConfig;
+use outpost_models::decoder_config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use outpost_models::training::activation_bytes;
 
 /// Copies of an adapter's parameters in f32: the parameters, their gradients, two moments of the optimizer, the variables on
@@ -59,10 +59,14 @@ impl<'a> Memory<'a> {
 
 /// An upper bound of the bytes of an adapter of all layers' linear modules in f32.
 fn adapter_bytes(config: &DecoderConfig, rank: usize) -> u64 {
-    let DecoderConfig { width, heads, kv_heads, head_width, inner, layer_count, .. } = *config;
-    let (queries, keys) = (heads * head_width, kv_heads * head_width);
-    let sums = (width + queries) * 2 + (width + keys) * 2 + (width + inner) * 3;
-    (layer_count * rank * sums * size_of::<f32>()) as u64
+    let width = config.width;
+    let of_layer = |LayerConfig { mixer: MixerConfig::Attention(attention), feed_forward, .. }: &LayerConfig| {
+        let mixer = (width + attention.query_width()) * 2 + (width + attention.kv_width()) * 2;
+        // Experts have no adapters.
+        mixer + if let FeedForwardConfig::Dense(dense) = feed_forward { (width + dense.inner) * 3 } else { 0 }
+    };
+    let sums: usize = config.layers.iter().map(of_layer).sum();
+    (rank * sums * size_of::<f32>()) as u64
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use outpost_engine::AdapterFiles;
 use outpost_models::backend::{Candle, Cpu};
 use outpost_models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost_models::decoder::Decoder;
+use outpost_models::decoder_config::{DenseConfig, FeedForwardConfig};
 use outpost_models::gguf::GgufFile;
 use outpost_models::kv::{KvCache, KvType};
 use outpost_models::peft::PeftAdapter;
@@ -173,8 +174,11 @@ fn speed_of_adapters() {
     let Some(path) = named.or_else(real_model) else { return };
     let model = load(&path);
     let config = model.config();
-    let attention = [config.heads, config.kv_heads].map(|heads| heads * config.head_width);
-    let sizes = Sizes { layers: config.layer_count, width: config.width, attention, inner: config.inner };
+    let attention = config.attention().map(|layer| [layer.query_width(), layer.kv_width()]).next().unwrap();
+    let FeedForwardConfig::Dense(DenseConfig { inner, .. }) = config.layers[0].feed_forward else {
+        panic!("the model has experts")
+    };
+    let sizes = Sizes { layers: config.layers.len(), width: config.width, attention, inner };
     let mut arena = model.new_kv_arena(KvType::F16);
     (0..8 * STREAMS as u32).for_each(|block| arena.ensure(block).unwrap());
     let tables: Vec<Vec<u32>> = (0..STREAMS as u32).map(|stream| (8 * stream..8 * stream + 8).collect()).collect();

@@ -10,9 +10,10 @@ use crate::backend::{Angles, Backend};
 use crate::causal_lm::CausalLm;
 use crate::decoder_config::DecoderConfig;
 use crate::error::Result;
+use crate::kv::{KvShape, KvType};
 use crate::nn::{Context, LoraDeltas};
 use crate::peft::LoadedAdapter;
-use crate::step_memory::{StepLimits, scratch_bytes};
+use crate::step_memory::{StepLimits, angle_floats, scratch_bytes};
 use crate::text_batch::{TextBatch, arena_bytes};
 
 /// Tokens of a chunk.
@@ -41,13 +42,18 @@ struct Chunk<B: Backend> {
 
 /// An upper bound of the bytes that a pass over `tokens` tokens in `texts` texts takes.
 pub fn encode_pass_bytes<B: Backend>(config: &DecoderConfig, backend: &B, tokens: usize, texts: usize) -> u64 {
-    let DecoderConfig { width, kv_heads, head_width, .. } = *config;
     let step = StepLimits { tokens: CHUNK, rows: CHUNK, logits: 0 };
     // The residual stream and the angles.
-    let floats = tokens * (2 * width + head_width * config.ropes.len());
+    let floats = tokens * (2 * config.width + angle_floats(config));
     scratch_bytes(config, backend, &step)
         + (floats * size_of::<f32>()) as u64
-        + arena_bytes([kv_heads, head_width], tokens, texts)
+        + arena_bytes(kv_sizes(config), tokens, texts)
+}
+
+/// `[kv_heads, head_width]` of all layers.
+fn kv_sizes(config: &DecoderConfig) -> [usize; 2] {
+    let KvShape { kv_heads, head_width, .. } = config.kv_shape(KvType::F32);
+    [kv_heads, head_width]
 }
 
 impl<B: Backend> Decoder<B> {
@@ -62,7 +68,7 @@ impl<B: Backend> Decoder<B> {
         let text_batch = TextBatch::new(counts());
         let tokens = text_batch.tokens();
         let angles = self.angles(tokens, || counts().map(|count| (0..count, self.is_long(count))))?;
-        let arena = text_batch.arena(&self.backend, [self.config.kv_heads, self.config.head_width])?;
+        let arena = text_batch.arena(&self.backend, kv_sizes(&self.config))?;
         let chunk = |first: usize| {
             let chunk = first..tokens.min(first + CHUNK);
             let angles = angles.iter().map(|Angles { cos, sin }| {
@@ -80,7 +86,7 @@ impl<B: Backend> Decoder<B> {
     /// Computes the next chunk. Returns whether it was the last chunk of the last layer.
     pub fn advance(&self, pass: &mut EncodePass<B>) -> Result<bool> {
         let EncodePass { texts, chunks, stream, arena, layer, chunk: index } = pass;
-        let Some(Chunk { tokens: chunk, step, lora }) = chunks.get(*index).filter(|_| *layer < self.layers.len())
+        let Some((current, Chunk { tokens: chunk, step, lora })) = self.layers.get(*layer).zip(chunks.get(*index))
         else {
             return Ok(true);
         };
@@ -91,7 +97,7 @@ impl<B: Backend> Decoder<B> {
             texts.ranges().map(|text| text.end - 1).filter(|end| chunk.contains(end)).map(|end| end - chunk.start);
         let output_tokens: Option<Vec<usize>> = is_last.then(|| ends.collect());
         let rows = ResidualStream { x: ctx.rows(&stream.x, chunk.clone())?, y: ctx.rows(&stream.y, chunk.clone())? };
-        let rows = self.run_layer(ctx, (*layer, 0), rows, step, output_tokens.as_deref(), arena)?;
+        let rows = current.forward(ctx, rows, step, output_tokens.as_deref(), (arena, 0))?;
         if let Some(rows) = rows {
             for (whole, rows) in [(&mut stream.x, &rows.x), (&mut stream.y, &rows.y)] {
                 match &output_tokens {

@@ -1,7 +1,7 @@
 //! The feed-forward network of a decoder layer: dense, or a mixture of experts.
 
-use crate::backend::{Backend, Routing, Tensor};
-use crate::decoder_config::{DecoderConfig, MoeConfig};
+use crate::backend::{Activation, Backend, Routing, Tensor};
+use crate::decoder_config::{DenseConfig, FeedForwardConfig, MoeConfig};
 use crate::error::Result;
 use crate::nn::{Context, MixtureOfExperts, Mlp};
 use crate::weights::{Candidate, Loader};
@@ -13,10 +13,11 @@ pub(super) enum FeedForward<B: Backend> {
 }
 
 impl<B: Backend> FeedForward<B> {
-    pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, layer: usize, sparse: bool) -> Result<Self> {
-        match &config.experts {
-            Some(sizes) if sparse => load_mixture(loader, config, sizes, layer).map(Self::Sparse),
-            _ => load_dense(loader, config, layer).map(Self::Dense),
+    /// `width`: elements of the residual stream.
+    pub fn load(loader: &Loader<'_, B>, width: usize, layer: usize, plan: &FeedForwardConfig) -> Result<Self> {
+        match plan {
+            FeedForwardConfig::Dense(plan) => load_dense(loader, width, layer, plan).map(Self::Dense),
+            FeedForwardConfig::Sparse(plan) => load_mixture(loader, width, layer, plan).map(Self::Sparse),
         }
     }
 
@@ -31,72 +32,72 @@ impl<B: Backend> FeedForward<B> {
 
 /// Loads the network of a dense layer. Phi-3 fuses the gate and up projections in one tensor, gate first, which GGUF
 /// calls `ffn_up`.
-fn load_dense<B: Backend>(loader: &Loader<'_, B>, config: &DecoderConfig, layer: usize) -> Result<Mlp<B>> {
-    let inner = config.inner;
+fn load_dense<B: Backend>(loader: &Loader<'_, B>, width: usize, layer: usize, plan: &DenseConfig) -> Result<Mlp<B>> {
+    let DenseConfig { inner, activation, fused_gate_up } = *plan;
     let stem = |suffix: &str| format!("blk.{layer}.{suffix}");
     let whole = |suffix: &str| [stem(suffix), stem(suffix)].map(|stem| Candidate::whole(stem, inner));
     let half = |suffix: &str, first: usize| Candidate { stem: stem(suffix), first, total: 2 * inner };
-    let (gate, up) = match config.family.fused_gate_up {
+    let (gate, up) = match fused_gate_up {
         true => ([half("ffn_gate_up", 0), half("ffn_up", 0)], [half("ffn_gate_up", inner), half("ffn_up", inner)]),
         false => (whole("ffn_gate"), whole("ffn_up")),
     };
-    load_mlp(loader, config, [&gate, &up, &[Candidate::whole(stem("ffn_down"), config.width)]], inner)
+    let down = [Candidate::whole(stem("ffn_down"), width)];
+    load_mlp(loader, [&gate, &up, &down], [width, inner], activation)
 }
 
 /// Loads a network from the candidates for gate, up and down.
 fn load_mlp<B: Backend>(
     loader: &Loader<'_, B>,
-    config: &DecoderConfig,
     [gate, up, down]: [&[Candidate]; 3],
-    inner: usize,
+    [width, inner]: [usize; 2],
+    activation: Activation,
 ) -> Result<Mlp<B>> {
     Ok(Mlp {
-        gate: Some(loader.linear(gate, inner, config.width, false)?),
-        up: loader.linear(up, inner, config.width, false)?,
-        down: loader.linear(down, config.width, inner, false)?,
-        activation: config.activation,
+        gate: Some(loader.linear(gate, inner, width, false)?),
+        up: loader.linear(up, inner, width, false)?,
+        down: loader.linear(down, width, inner, false)?,
+        activation,
     })
 }
 
 fn load_mixture<B: Backend>(
     loader: &Loader<'_, B>,
-    config: &DecoderConfig,
-    sizes: &MoeConfig,
+    width: usize,
     layer: usize,
+    plan: &MoeConfig,
 ) -> Result<MixtureOfExperts<B>> {
-    let router = [Candidate::whole(format!("blk.{layer}.ffn_gate_inp"), sizes.count)];
-    let router = loader.linear(&router, sizes.count, config.width, false)?;
-    let experts = (0..sizes.count).map(|expert| load_expert(loader, config, sizes, layer, expert));
+    let MoeConfig { count, experts_per_token, normalise_weights, .. } = *plan;
+    let router = [Candidate::whole(format!("blk.{layer}.ffn_gate_inp"), count)];
+    let router = loader.linear(&router, count, width, false)?;
+    let experts = (0..count).map(|expert| load_expert(loader, width, layer, plan, expert));
     Ok(MixtureOfExperts {
         router,
         experts: experts.collect::<Result<_>>()?,
-        routing: Routing { experts_per_token: sizes.experts_per_token, normalise_weights: sizes.normalise_weights },
+        routing: Routing { experts_per_token, normalise_weights },
     })
 }
 
 /// Loads an expert from tensors of its own, or from its rows of the tensors that hold all experts.
 fn load_expert<B: Backend>(
     loader: &Loader<'_, B>,
-    config: &DecoderConfig,
-    sizes: &MoeConfig,
+    width: usize,
     layer: usize,
+    plan: &MoeConfig,
     expert: usize,
 ) -> Result<Mlp<B>> {
+    let MoeConfig { count, inner, activation, .. } = *plan;
     let candidates = |suffix: &str, rows: usize| {
-        let stacked = Candidate {
-            stem: format!("blk.{layer}.ffn_{suffix}_exps"),
-            first: expert * rows,
-            total: sizes.count * rows,
-        };
+        let stacked =
+            Candidate { stem: format!("blk.{layer}.ffn_{suffix}_exps"), first: expert * rows, total: count * rows };
         [stacked, Candidate::whole(format!("blk.{layer}.ffn_{suffix}.{expert}"), rows)]
     };
     let fused = |offset: usize| Candidate {
         stem: format!("blk.{layer}.ffn_gate_up_exps"),
-        first: (2 * expert + offset) * sizes.inner,
-        total: 2 * sizes.count * sizes.inner,
+        first: (2 * expert + offset) * inner,
+        total: 2 * count * inner,
     };
     let with_fused = |[stacked, own]: [Candidate; 2], offset: usize| [stacked, own, fused(offset)];
-    let gate = with_fused(candidates("gate", sizes.inner), 0);
-    let up = with_fused(candidates("up", sizes.inner), 1);
-    load_mlp(loader, config, [&gate, &up, &candidates("down", config.width)], sizes.inner)
+    let gate = with_fused(candidates("gate", inner), 0);
+    let up = with_fused(candidates("up", inner), 1);
+    load_mlp(loader, [&gate, &up, &candidates("down", width)], [width, inner], activation)
 }

@@ -1,74 +1,110 @@
-//! One decoder layer, except for attention itself, which needs the KV cache.
+//! One decoder layer: a mixer, which lets tokens see each other, and a feed-forward network for each token. Both read the
+//! normalized residual stream and add to it.
 
+use super::attention::Attention;
 use super::feed_forward::FeedForward;
+use super::{ResidualStream, Step};
 use crate::backend::{Backend, Norm, Tensor};
-use crate::decoder_config::DecoderConfig;
+use crate::decoder_config::{DecoderConfig, LayerConfig, MixerConfig};
 use crate::error::Result;
-use crate::nn::{Context, Linear};
-use crate::weights::{Candidate, Loader};
+use crate::nn::Context;
+use crate::weights::Loader;
 
 #[derive(Debug)]
 pub(super) struct DecoderLayer<B: Backend> {
     attn_norm: Norm<B>,
-    attn_q: Linear<B>,
-    attn_k: Linear<B>,
-    attn_v: Linear<B>,
-    attn_output: Linear<B>,
-    /// Norms of each head's queries and keys.
-    attn_q_norm: Option<Norm<B>>,
-    attn_k_norm: Option<Norm<B>>,
+    pub mixer: Mixer<B>,
     post_attention_norm: Option<Norm<B>>,
     ffn_norm: Norm<B>,
     feed_forward: FeedForward<B>,
     post_ffw_norm: Option<Norm<B>>,
 }
 
+/// What lets the tokens of a sequence see each other.
+#[derive(Debug)]
+pub(super) enum Mixer<B: Backend> {
+    Attention(Attention<B>),
+}
+
+impl<B: Backend> Mixer<B> {
+    fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &MixerConfig) -> Result<Self> {
+        match plan {
+            MixerConfig::Attention(plan) => Attention::load(loader, config, index, plan).map(Self::Attention),
+        }
+    }
+
+    /// Mixes the tokens of each sequence, and records in layer `kv_layer` of the arena what later tokens need of them. The
+    /// result is the input of [`Self::output`].
+    fn forward(
+        &self,
+        ctx: &Context<'_, B>,
+        normed: Tensor<B>,
+        step: &Step<B>,
+        kv: (&mut B::KvArena, usize),
+    ) -> Result<Tensor<B>> {
+        match self {
+            Self::Attention(attention) => attention.forward(ctx, normed, step, kv),
+        }
+    }
+
+    /// Projects the mixed tokens back to the residual stream, token by token.
+    fn output(&self, ctx: &Context<'_, B>, mixed: &Tensor<B>) -> Result<Tensor<B>> {
+        match self {
+            Self::Attention(attention) => attention.output(ctx, mixed),
+        }
+    }
+}
+
 impl<B: Backend> DecoderLayer<B> {
-    pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize) -> Result<Self> {
-        let DecoderConfig { width, head_width, family, epsilon, norm_weight_offset: offset, .. } = *config;
-        let (queries, kv) = (config.heads * head_width, config.kv_heads * head_width);
-        let stem = |suffix: &str| format!("blk.{index}.{suffix}");
-        // Queries, keys and values may be fused in one tensor, in this order.
-        let projection = |suffix: &str, first: usize, rows: usize| {
-            let fused = Candidate { stem: stem("attn_qkv"), first, total: queries + 2 * kv };
-            loader.linear(&[Candidate::whole(stem(suffix), rows), fused], rows, width, config.biases)
-        };
-        let norm = |suffix: &str, width: usize| Norm::load_rms_norm(loader, &stem(suffix), width, epsilon, offset);
-        let optional_norm =
-            |present: bool, suffix: &str, width: usize| present.then(|| norm(suffix, width)).transpose();
-        let sparse = config.layers.get(index).is_some_and(|layer| layer.sparse);
+    pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &LayerConfig) -> Result<Self> {
+        let DecoderConfig { width, epsilon, norm_weight_offset: offset, .. } = *config;
+        let norm = |suffix: &str| Norm::load_rms_norm(loader, &format!("blk.{index}.{suffix}"), width, epsilon, offset);
+        let post_norm = |suffix: &str| plan.post_norms.then(|| norm(suffix)).transpose();
         Ok(Self {
-            attn_norm: norm("attn_norm", width)?,
-            attn_q: projection("attn_q", 0, queries)?,
-            attn_k: projection("attn_k", queries, kv)?,
-            attn_v: projection("attn_v", queries + kv, kv)?,
-            attn_output: loader.linear(&[Candidate::whole(stem("attn_output"), width)], width, queries, false)?,
-            attn_q_norm: optional_norm(family.qk_norms, "attn_q_norm", head_width)?,
-            attn_k_norm: optional_norm(family.qk_norms, "attn_k_norm", head_width)?,
-            post_attention_norm: optional_norm(family.post_norms, "post_attention_norm", width)?,
-            ffn_norm: norm("ffn_norm", width)?,
-            feed_forward: FeedForward::load(loader, config, index, sparse)?,
-            post_ffw_norm: optional_norm(family.post_norms, "post_ffw_norm", width)?,
+            attn_norm: norm("attn_norm")?,
+            mixer: Mixer::load(loader, config, index, &plan.mixer)?,
+            post_attention_norm: post_norm("post_attention_norm")?,
+            ffn_norm: norm("ffn_norm")?,
+            feed_forward: FeedForward::load(loader, width, index, &plan.feed_forward)?,
+            post_ffw_norm: post_norm("post_ffw_norm")?,
         })
     }
 
-    /// Adds `y` to `x`, and computes queries, keys and values before RoPE.
-    pub fn project(&self, ctx: &Context<'_, B>, x: &mut Tensor<B>, y: &Tensor<B>) -> Result<[Tensor<B>; 3]> {
-        let normed = ctx.add_norm(&self.attn_norm, x, y)?;
-        let [mut q, mut k, v] = Linear::forward_all(ctx, [&self.attn_q, &self.attn_k, &self.attn_v], &normed)?;
-        if let Some(norm) = &self.attn_q_norm {
-            q = ctx.norm(norm, &q)?;
-        }
-        if let Some(norm) = &self.attn_k_norm {
-            k = ctx.norm(norm, &k)?;
-        }
-        Ok([q, k, v])
+    /// Runs the layer. Layer `kv_layer` of the arena holds its keys and values.
+    ///
+    /// With `output_tokens` (in ascending order), only these tokens pass through the rest of the layer after the mixer.
+    /// `None`: there are no such tokens.
+    pub fn forward(
+        &self,
+        ctx: &Context<'_, B>,
+        ResidualStream { mut x, y }: ResidualStream<B>,
+        step: &Step<B>,
+        output_tokens: Option<&[usize]>,
+        kv: (&mut B::KvArena, usize),
+    ) -> Result<Option<ResidualStream<B>>> {
+        let normed = self.mixer_input(ctx, &mut x, &y)?;
+        drop(y);
+        let mut mixed = self.mixer.forward(ctx, normed, step, kv)?;
+        let y = match output_tokens {
+            Some([]) => return Ok(None),
+            Some(tokens) if tokens.len() < x.rows() => {
+                (x, mixed) = (ctx.gather_rows(&x, tokens)?, ctx.gather_rows(&mixed, tokens)?);
+                self.finish(&ctx.for_rows(tokens), &mut x, &mixed)?
+            }
+            _ => self.finish(ctx, &mut x, &mixed)?,
+        };
+        Ok(Some(ResidualStream { x, y }))
     }
 
-    /// Computes the rest of the layer after attention. Adds the attention output to `x`, and returns the output of the
+    /// Adds `y` to `x`, and normalizes the sum for the mixer.
+    pub fn mixer_input(&self, ctx: &Context<'_, B>, x: &mut Tensor<B>, y: &Tensor<B>) -> Result<Tensor<B>> {
+        ctx.add_norm(&self.attn_norm, x, y)
+    }
+
+    /// Computes the rest of the layer after the mixer. Adds the mixer's output to `x`, and returns the output of the
     /// feed-forward network.
-    pub fn finish(&self, ctx: &Context<'_, B>, x: &mut Tensor<B>, attention: &Tensor<B>) -> Result<Tensor<B>> {
-        let mut y = self.attn_output.forward(ctx, attention)?;
+    pub fn finish(&self, ctx: &Context<'_, B>, x: &mut Tensor<B>, mixed: &Tensor<B>) -> Result<Tensor<B>> {
+        let mut y = self.mixer.output(ctx, mixed)?;
         if let Some(norm) = &self.post_attention_norm {
             y = ctx.norm(norm, &y)?;
         }

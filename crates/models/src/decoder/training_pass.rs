@@ -15,6 +15,7 @@ use std::sync::Arc;
 use candle_core::{DType as ArrayType, Result as ArrayResult, Tensor as Array, Var};
 use serde::{Deserialize, Serialize};
 
+use super::layer::{DecoderLayer, Mixer};
 use super::{Decoder, ResidualStream};
 use crate::backend::{Angles, Backend, Candle, TargetLogit, Tensor, cross_entropy, with_gradient};
 use crate::causal_lm::CausalLm;
@@ -110,32 +111,13 @@ impl Decoder<Candle> {
         let tokens: Vec<u32> = texts.iter().flat_map(|text| &text.tokens).copied().collect();
         let output = self.embed(ctx, &tokens)?.data;
         let mut pass = TrainingPass { texts: ranges, targets, angles, layers: Vec::new(), output };
-        for index in 0..self.layers.len() {
+        for layer in &self.layers {
             let input = Var::from_tensor(&pass.output)?;
-            let output = self.layer_graph(ctx, index, &pass, &input)?;
+            let output = layer_graph(ctx, layer, &pass, &input)?;
             pass.output = output.detach();
             pass.layers.push(LayerPass { input, output: keep_graphs.then_some(output) });
         }
         Ok(pass)
-    }
-
-    /// The residual stream after a layer, with the graph of its operations.
-    fn layer_graph(
-        &self,
-        ctx: &Context<'_, Candle>,
-        index: usize,
-        pass: &TrainingPass,
-        input: &Array,
-    ) -> Result<Array> {
-        let mut x = stream(input)?;
-        let y = ctx.zeros(x.shape())?;
-        let [q, k, v] = self.project(ctx, index, &mut x, &y, &pass.angles)?;
-        let (layer, layer_config) = self.layer(index)?;
-        let shape = self.config.attention_shape(layer_config.window);
-        let attention = ctx.text_attention(&pass.texts, &shape, [&q, &k, &v])?;
-        let y = layer.finish(ctx, &mut x, &attention)?;
-        ctx.add(&mut x, &y)?;
-        Ok(x.data)
     }
 
     /// Scores the targets of a pass, in order. With `weights`, also returns the gradient of the weighted sum of their log
@@ -213,11 +195,11 @@ impl Decoder<Candle> {
     ) -> Result<()> {
         let tokens = pass.texts.last().map_or(0, |text| text.end);
         let ctx = &training_context(backend, adapter, tokens);
-        while let Some(LayerPass { input, output }) = pass.layers.pop() {
-            let index = pass.layers.len();
+        for layer in self.layers.iter().rev() {
+            let Some(LayerPass { input, output }) = pass.layers.pop() else { break };
             let output = match output {
                 Some(output) => output,
-                None => self.layer_graph(ctx, index, &pass, &input)?,
+                None => layer_graph(ctx, layer, &pass, &input)?,
             };
             let gradients = backward(&output, gradient)?;
             collect(&gradients)?;
@@ -226,6 +208,24 @@ impl Decoder<Candle> {
         }
         Ok(())
     }
+}
+
+/// The residual stream after a layer, with the graph of its operations.
+fn layer_graph(
+    ctx: &Context<'_, Candle>,
+    layer: &DecoderLayer<Candle>,
+    pass: &TrainingPass,
+    input: &Array,
+) -> Result<Array> {
+    let mut x = stream(input)?;
+    let y = ctx.zeros(x.shape())?;
+    let normed = layer.mixer_input(ctx, &mut x, &y)?;
+    let mixed = match &layer.mixer {
+        Mixer::Attention(attention) => attention.forward_texts(ctx, &normed, &pass.texts, &pass.angles)?,
+    };
+    let y = layer.finish(ctx, &mut x, &mixed)?;
+    ctx.add(&mut x, &y)?;
+    Ok(x.data)
 }
 
 fn training_context<'a>(backend: &'a Candle, adapter: &Arc<Adapter<Candle>>, tokens: usize) -> Context<'a, Candle> {

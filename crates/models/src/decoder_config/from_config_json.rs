@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::rope_from_config_json::ropes;
-use super::{DecoderConfig, LayerConfig, MoeConfig};
+use super::{AttentionConfig, DecoderConfig, DenseConfig, FeedForwardConfig, LayerConfig, MixerConfig, MoeConfig};
 use crate::config_json::ConfigJson;
 use crate::decoder_family::{self, Activation, DecoderFamily, SlidingWindows};
 use crate::error::{ModelError, Result, reject_config};
@@ -34,31 +34,30 @@ impl DecoderConfig {
         let layer_count = config.required("num_hidden_layers", 1 << 10)?;
         let head_width = head_width(&config, family, width, heads)?;
         let ropes = ropes(&config, family, head_width)?;
-        let experts = experts(&config, family)?;
         let scale_width = config.float("query_pre_attn_scalar")?.filter(|_| family.gemma && family.post_norms);
         let soft_cap = |key: &str| if family.post_norms { config.float(key) } else { Ok(None) };
-        Self {
-            family,
-            layer_count,
-            width,
+        let attention = AttentionConfig {
             heads,
             kv_heads: config.integer("num_key_value_heads", 1 << 10)?.unwrap_or(heads),
             head_width,
-            inner: config.required("intermediate_size", 1 << 20)?,
+            window: None,
+            rope: Some(0),
+            rope_layout: RopeLayout::Halves,
+            qk_norms: family.qk_norms,
+            biases: family.biases || config.flag("attention_bias")?.unwrap_or(false),
+            scale: scale_width.unwrap_or(head_width as f32).sqrt().recip(),
+            soft_cap: soft_cap("attn_logit_softcapping")?,
+        };
+        Self {
+            width,
             vocabulary: vocabulary(folder)?,
             context: config.required("max_position_embeddings", 1 << 24)?,
             epsilon: config.required_float("rms_norm_eps")?,
-            layers: layers(&config, family, layer_count, ropes.len())?,
-            ropes,
-            rope_layout: RopeLayout::Halves,
-            activation: activation(&config, family)?,
-            embedding_scale: if family.gemma { (width as f32).sqrt() } else { 1. },
-            attention_scale: scale_width.unwrap_or(head_width as f32).sqrt().recip(),
-            attention_soft_cap: soft_cap("attn_logit_softcapping")?,
-            logit_soft_cap: soft_cap("final_logit_softcapping")?,
-            experts,
-            biases: family.biases || config.flag("attention_bias")?.unwrap_or(false),
             norm_weight_offset: if family.gemma { 1. } else { 0. },
+            layers: layers(&config, family, (layer_count, ropes.len()), attention)?,
+            ropes,
+            embedding_scale: if family.gemma { (width as f32).sqrt() } else { 1. },
+            logit_soft_cap: soft_cap("final_logit_softcapping")?,
             tied_embeddings: Some(config.flag("tie_word_embeddings")?.unwrap_or(family.tied_embeddings)),
         }
         .check()
@@ -105,7 +104,7 @@ fn activation(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Activat
     }
 }
 
-fn experts(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Option<MoeConfig>> {
+fn experts(config: &ConfigJson<'_>, family: &DecoderFamily, activation: Activation) -> Result<Option<MoeConfig>> {
     let mixtral = family.model_types.contains(&"mixtral");
     if !mixtral && family.name != "qwen3moe" {
         return Ok(None);
@@ -119,24 +118,34 @@ fn experts(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Option<Moe
         count,
         experts_per_token: config.required("num_experts_per_tok", 1 << 12)?,
         inner: config.required(inner, 1 << 20)?,
+        activation,
         normalise_weights: mixtral || config.flag("norm_topk_prob")?.unwrap_or(false),
     }))
 }
 
+/// The plan of each of `layer_count` layers; `attention` without its window and rotary embedding, which is one of `ropes`.
 fn layers(
     config: &ConfigJson<'_>,
     family: &DecoderFamily,
-    layer_count: usize,
-    ropes: usize,
+    (layer_count, ropes): (usize, usize),
+    attention: AttentionConfig,
 ) -> Result<Vec<LayerConfig>> {
+    let activation = activation(config, family)?;
+    let inner = config.required("intermediate_size", 1 << 20)?;
+    let dense = FeedForwardConfig::Dense(DenseConfig { inner, activation, fused_gate_up: family.fused_gate_up });
+    let sparse = experts(config, family, activation)?.map(FeedForwardConfig::Sparse);
+    let dense_layers = config.list("mlp_only_layers", |item| item.as_u64())?.unwrap_or_default();
+    let step = config.integer("decoder_sparse_step", 1 << 10)?.unwrap_or(1);
     let rotates = rotates(config, family, layer_count)?;
     let windows = windows(config, family, &rotates)?;
-    let dense = config.list("mlp_only_layers", |item| item.as_u64())?.unwrap_or_default();
-    let step = config.integer("decoder_sparse_step", 1 << 10)?.unwrap_or(1);
-    let layer = |(layer, (rotates, window)): (usize, (bool, Option<usize>))| LayerConfig {
-        rope: rotates.then_some(if window.is_some() { ropes - 1 } else { 0 }),
-        window,
-        sparse: !dense.contains(&(layer as u64)) && (layer + 1).is_multiple_of(step),
+    let layer = |(layer, (rotates, window)): (usize, (bool, Option<usize>))| {
+        let rope = rotates.then_some(if window.is_some() { ropes - 1 } else { 0 });
+        let is_sparse = !dense_layers.contains(&(layer as u64)) && (layer + 1).is_multiple_of(step);
+        LayerConfig {
+            mixer: MixerConfig::Attention(AttentionConfig { window, rope, ..attention }),
+            feed_forward: sparse.filter(|_| is_sparse).unwrap_or(dense),
+            post_norms: family.post_norms,
+        }
     };
     Ok(rotates.into_iter().zip(windows).enumerate().map(layer).collect())
 }

@@ -1,7 +1,7 @@
 //! Reads a decoder's configuration from a GGUF header. <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md> and
 //! llama.cpp's `llama-arch.cpp` describe the keys.
 
-use super::{DecoderConfig, LayerConfig, MoeConfig};
+use super::{AttentionConfig, DecoderConfig, DenseConfig, FeedForwardConfig, LayerConfig, MixerConfig, MoeConfig};
 use crate::decoder_family::{self, DecoderFamily, SlidingWindows};
 use crate::error::{ModelError, reject_config};
 use crate::gguf::{ArchitectureMetadata, Array, Header, Value};
@@ -59,30 +59,29 @@ impl DecoderConfig {
             ));
         }
         let layer_count = keys.required("block_count", 1 << 10)?;
-        let experts = experts(&keys)?;
         let scale_width = if family.width_scaled_layer_count == Some(layer_count) { width / heads } else { head_width };
-        Self {
-            family,
-            layer_count,
-            width,
+        let attention = AttentionConfig {
             heads,
             kv_heads: keys.optional("attention.head_count_kv", heads, 1 << 10)?,
             head_width,
-            inner: inner(&keys, experts.as_ref())?,
+            window: None,
+            rope: Some(0),
+            rope_layout: family.rope,
+            qk_norms: family.qk_norms,
+            biases: family.biases,
+            scale: keys.nonzero_float("attention.scale")?.unwrap_or((scale_width as f32).sqrt().recip()),
+            soft_cap: keys.nonzero_float("attn_logit_softcapping")?,
+        };
+        Self {
+            width,
             vocabulary: vocabulary(header)?,
             context: keys.required("context_length", 1 << 24)?,
             epsilon: keys.float("attention.layer_norm_rms_epsilon", 1e-5)?,
-            ropes: ropes(&keys, family, head_width, header)?,
-            rope_layout: family.rope,
-            layers: layers(&keys, family, layer_count, experts.is_some())?,
-            activation: family.activation,
-            embedding_scale: if family.gemma { (width as f32).sqrt() } else { 1. },
-            attention_scale: keys.nonzero_float("attention.scale")?.unwrap_or((scale_width as f32).sqrt().recip()),
-            attention_soft_cap: keys.nonzero_float("attn_logit_softcapping")?,
-            logit_soft_cap: keys.nonzero_float("final_logit_softcapping")?,
-            experts,
-            biases: family.biases,
             norm_weight_offset: 0.,
+            ropes: ropes(&keys, family, head_width, header)?,
+            layers: layers(&keys, family, layer_count, attention)?,
+            embedding_scale: if family.gemma { (width as f32).sqrt() } else { 1. },
+            logit_soft_cap: keys.nonzero_float("final_logit_softcapping")?,
             tied_embeddings: None,
         }
         .check()
@@ -124,23 +123,20 @@ fn vocabulary(header: &Header) -> Result<usize, ModelError> {
     }
 }
 
-fn inner(keys: &ArchitectureMetadata<'_>, experts: Option<&MoeConfig>) -> Result<usize, ModelError> {
-    match experts {
-        Some(experts) => keys.optional("feed_forward_length", experts.inner, 1 << 20),
-        None => keys.required("feed_forward_length", 1 << 20),
-    }
-}
-
-/// llama.cpp scales expert weights to a sum of one for both families with experts.
-fn experts(keys: &ArchitectureMetadata<'_>) -> Result<Option<MoeConfig>, ModelError> {
+/// The feed-forward network of all layers. llama.cpp scales expert weights to a sum of one for both families with experts.
+fn feed_forward(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<FeedForwardConfig, ModelError> {
+    let activation = family.activation;
     if keys.integer("expert_count").unwrap_or(0) == 0 {
-        return Ok(None);
+        let inner = keys.required("feed_forward_length", 1 << 20)?;
+        let fused_gate_up = family.fused_gate_up;
+        return Ok(FeedForwardConfig::Dense(DenseConfig { inner, activation, fused_gate_up }));
     }
     let expert_key = "expert_feed_forward_length";
-    Ok(Some(MoeConfig {
+    Ok(FeedForwardConfig::Sparse(MoeConfig {
         count: keys.required("expert_count", 1 << 12)?,
         experts_per_token: keys.required("expert_used_count", 1 << 12)?,
         inner: keys.required(if keys.has(expert_key) { expert_key } else { "feed_forward_length" }, 1 << 20)?,
+        activation,
         normalise_weights: keys.metadata.flag(&keys.key("expert_weights_norm")).unwrap_or(true),
     }))
 }
@@ -207,19 +203,22 @@ fn yarn(keys: &ArchitectureMetadata<'_>, factor: f32, original: f32) -> Result<Y
     })
 }
 
+/// The plan of each layer; `attention` without its window and rotary embedding.
 fn layers(
     keys: &ArchitectureMetadata<'_>,
     family: &DecoderFamily,
     layer_count: usize,
-    sparse: bool,
+    attention: AttentionConfig,
 ) -> Result<Vec<LayerConfig>, ModelError> {
+    let feed_forward = feed_forward(keys, family)?;
     let window = window(keys, family)?;
     let windowed = windowed_layers(keys, family, layer_count)?;
     let layer = |layer: usize| {
         let window = window.filter(|_| windowed.get(layer).copied().unwrap_or(false));
         let rotates = family.no_rope_every.is_none_or(|every| !(layer + 1).is_multiple_of(every));
         let rope = if window.is_some() && family.local_rope_base.is_some() { 1 } else { 0 };
-        LayerConfig { rope: rotates.then_some(rope), window, sparse }
+        let mixer = MixerConfig::Attention(AttentionConfig { window, rope: rotates.then_some(rope), ..attention });
+        LayerConfig { mixer, feed_forward, post_norms: family.post_norms }
     };
     Ok((0..layer_count).map(layer).collect())
 }

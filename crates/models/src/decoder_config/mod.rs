@@ -1,69 +1,101 @@
-//! The configuration of a decoder: its sizes and constants, from a GGUF header or a `config.json`.
+//! The configuration of a decoder, from a GGUF header or a `config.json`: a plan of its layers, and what they share.
+//!
+//! Each layer has its own plan, and the code of a layer reads nothing else. A checkpoint may therefore mix layers: with a
+//! sliding window and without, dense and with experts. Whatever a family does in every n-th layer is worked out here.
 
 mod from_config_json;
 mod from_gguf;
 mod rope_from_config_json;
 
 use super::backend::AttentionShape;
-use super::decoder_family::{Activation, DecoderFamily};
+use super::decoder_family::Activation;
+use super::kv::{KvShape, KvType};
 use super::nn::rope::{RopeLayout, RopeScaling, RopeSpec};
 use crate::error::{ModelError, reject_config};
+use crate::weights::LoadedMatrix;
 pub(super) use from_config_json::find_family;
 
 /// Sizes and constants of a decoder.
 #[derive(Clone, Debug)]
 pub struct DecoderConfig {
-    pub family: &'static DecoderFamily,
-    pub layer_count: usize,
     pub width: usize,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_width: usize,
-    pub inner: usize,
     pub vocabulary: usize,
     pub context: usize,
     pub epsilon: f32,
-    /// The rotary embeddings that [`LayerConfig::rope`] refers to.
-    pub ropes: Vec<RopeSpec>,
-    pub rope_layout: RopeLayout,
-    /// The layers: `[layer_count]`.
-    pub layers: Vec<LayerConfig>,
-    pub activation: Activation,
-    /// Factor of the token embeddings.
-    pub embedding_scale: f32,
-    /// Factor of the attention scores.
-    pub attention_scale: f32,
-    /// Soft cap of the attention scores: `cap * tanh(x / cap)`.
-    pub attention_soft_cap: Option<f32>,
-    /// Soft cap of the logits.
-    pub logit_soft_cap: Option<f32>,
-    pub experts: Option<MoeConfig>,
-    /// Whether the query, key and value projections must have biases.
-    pub biases: bool,
     /// Offset that is added to the weights of norms.
     pub norm_weight_offset: f32,
+    /// The rotary embeddings that [`AttentionConfig::rope`] refers to. A step computes their angles once for all layers.
+    pub ropes: Vec<RopeSpec>,
+    pub layers: Vec<LayerConfig>,
+    /// Factor of the token embeddings.
+    pub embedding_scale: f32,
+    /// Soft cap of the logits: `cap * tanh(x / cap)`.
+    pub logit_soft_cap: Option<f32>,
     /// Whether the output projection is the token embedding; `None`: it is if the checkpoint has no output tensor.
     pub tied_embeddings: Option<bool>,
 }
 
-/// Settings that differ between layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The plan of a layer: a mixer, which lets tokens see each other, and a feed-forward network for each token.
+#[derive(Clone, Debug, PartialEq)]
 pub struct LayerConfig {
-    /// Index into [`DecoderConfig::ropes`]; `None`: no position embedding.
-    pub rope: Option<usize>,
-    /// Sliding window: the number of positions that a token sees, including its own; `None`: all.
-    pub window: Option<usize>,
-    /// Whether the feed-forward network is a mixture of experts.
-    pub sparse: bool,
+    pub mixer: MixerConfig,
+    pub feed_forward: FeedForwardConfig,
+    /// Whether the outputs of the mixer and of the feed-forward network are normalized before the residual sum, as their
+    /// inputs are.
+    pub post_norms: bool,
 }
 
-/// Sizes of a mixture of experts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MixerConfig {
+    Attention(AttentionConfig),
+}
+
+/// Attention with grouped queries.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionConfig {
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_width: usize,
+    /// Sliding window: the number of positions that a token sees, including its own; `None`: all.
+    pub window: Option<usize>,
+    /// Index into [`DecoderConfig::ropes`]; `None`: no position embedding.
+    pub rope: Option<usize>,
+    /// The order in which the checkpoint has the rows of queries and keys.
+    pub rope_layout: RopeLayout,
+    /// Whether the queries and keys of each head are normalized.
+    pub qk_norms: bool,
+    /// Whether the query, key and value projections must have biases.
+    pub biases: bool,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Soft cap of the scores: `cap * tanh(x / cap)`.
+    pub soft_cap: Option<f32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FeedForwardConfig {
+    Dense(DenseConfig),
+    /// A mixture of experts.
+    Sparse(MoeConfig),
+}
+
+/// A feed-forward network with a gate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DenseConfig {
+    pub inner: usize,
+    pub activation: Activation,
+    /// Whether the gate and up projections are one tensor.
+    pub fused_gate_up: bool,
+}
+
+/// A mixture of experts, each of which is a feed-forward network with a gate.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MoeConfig {
     pub count: usize,
     /// Experts that process each token.
     pub experts_per_token: usize,
     pub inner: usize,
+    pub activation: Activation,
     /// Whether the weights of the selected experts are scaled to a sum of one.
     pub normalise_weights: bool,
 }
@@ -80,82 +112,135 @@ pub struct DecoderSizes {
     pub vocabulary: usize,
 }
 
+impl DecoderSizes {
+    fn attention(&self) -> AttentionConfig {
+        let Self { heads, kv_heads, head_width, .. } = *self;
+        AttentionConfig {
+            heads,
+            kv_heads,
+            head_width,
+            window: None,
+            rope: Some(0),
+            rope_layout: RopeLayout::Halves,
+            qk_norms: false,
+            biases: false,
+            scale: (head_width as f32).sqrt().recip(),
+            soft_cap: None,
+        }
+    }
+}
+
 #[cfg(test)]
 impl DecoderConfig {
     /// A small configuration.
     pub fn for_tests() -> Self {
         let sizes =
             DecoderSizes { layers: 2, width: 64, inner: 128, heads: 4, kv_heads: 2, head_width: 16, vocabulary: 1_000 };
-        Self { ropes: Vec::new(), ..Self::dense(&sizes, 512) }
+        Self::dense(&sizes, 512)
     }
 }
 
 impl DecoderConfig {
     /// A decoder of the family of Llama.
     pub fn dense(sizes: &DecoderSizes, context: usize) -> Self {
-        let DecoderSizes { layers, width, inner, heads, kv_heads, head_width, vocabulary } = *sizes;
+        let DecoderSizes { layers, width, inner, head_width, vocabulary, .. } = *sizes;
+        let layer = LayerConfig {
+            mixer: MixerConfig::Attention(sizes.attention()),
+            feed_forward: FeedForwardConfig::Dense(DenseConfig {
+                inner,
+                activation: Activation::Silu,
+                fused_gate_up: false,
+            }),
+            post_norms: false,
+        };
         let rope = RopeSpec { base: 10_000., rotated: head_width, scaling: RopeScaling::None, stored_factors: false };
         Self {
-            family: &super::decoder_family::LLAMA,
-            layer_count: layers,
             width,
-            heads,
-            kv_heads,
-            head_width,
-            inner,
             vocabulary,
             context,
             epsilon: 1e-5,
-            ropes: vec![rope],
-            rope_layout: RopeLayout::Halves,
-            layers: vec![LayerConfig { rope: None, window: None, sparse: false }; layers],
-            activation: Activation::Silu,
-            embedding_scale: 1.,
-            attention_scale: (head_width as f32).sqrt().recip(),
-            attention_soft_cap: None,
-            logit_soft_cap: None,
-            experts: None,
-            biases: false,
             norm_weight_offset: 0.,
+            ropes: vec![rope],
+            layers: vec![layer; layers],
+            embedding_scale: 1.,
+            logit_soft_cap: None,
             tied_embeddings: None,
         }
     }
-}
 
-impl DecoderConfig {
-    /// The attention parameters of a layer with this window.
-    pub(super) fn attention_shape(&self, window: Option<usize>) -> AttentionShape {
-        let Self { heads, kv_heads, head_width: width, attention_scale: scale, attention_soft_cap: soft_cap, .. } =
-            *self;
-        AttentionShape { heads, kv_heads, width, scale, causal: true, window, soft_cap }
+    /// The layers' attention, in order.
+    pub fn attention(&self) -> impl Iterator<Item = &AttentionConfig> {
+        self.layers.iter().map(|LayerConfig { mixer: MixerConfig::Attention(attention), .. }| attention)
+    }
+
+    /// The sizes of the keys and values of all layers.
+    pub fn kv_shape(&self, kv_type: KvType) -> KvShape {
+        // `check` has compared the layers.
+        let [kv_heads, head_width] = self.attention().next().map_or([0; 2], AttentionConfig::kv_sizes);
+        KvShape { layers: self.layers.len(), kv_heads, head_width, kv_type }
     }
 
     /// The heads of a projection whose rows the checkpoint has in the order of the interleaved RoPE layout: converters to
-    /// GGUF reorder the queries and keys of some families. `projection`: the end of its tensor's stem.
-    pub(super) fn interleaved_heads(&self, projection: &str) -> Option<usize> {
-        match projection {
-            "attn_q" if self.rope_layout == RopeLayout::Interleaved => Some(self.heads),
-            "attn_k" if self.rope_layout == RopeLayout::Interleaved => Some(self.kv_heads),
+    /// GGUF reorder the queries and keys of some families.
+    pub(super) fn interleaved_heads(&self, matrix: &LoadedMatrix) -> Option<usize> {
+        let MixerConfig::Attention(attention) = &self.layers.get(matrix.layer()?)?.mixer;
+        let is_interleaved = attention.rope_layout == RopeLayout::Interleaved;
+        match matrix.projection() {
+            "attn_q" if is_interleaved => Some(attention.heads),
+            "attn_k" if is_interleaved => Some(attention.kv_heads),
             _ => None,
         }
     }
 
     /// Checks the values against each other.
     fn check(self) -> Result<Self, ModelError> {
-        let Self { heads, kv_heads, head_width, .. } = self;
+        self.layers.iter().try_for_each(|layer| layer.check(&self.ropes))?;
+        let first = self.attention().next().map(AttentionConfig::kv_sizes);
+        if self.attention().any(|attention| Some(attention.kv_sizes()) != first) {
+            return reject_config("layers with different key-value heads are not supported".to_owned());
+        }
+        Ok(self)
+    }
+}
+
+impl LayerConfig {
+    fn check(&self, ropes: &[RopeSpec]) -> Result<(), ModelError> {
+        let MixerConfig::Attention(AttentionConfig { heads, kv_heads, head_width, .. }) = self.mixer;
         if !heads.is_multiple_of(kv_heads) {
             return reject_config(format!("{heads} heads cannot share {kv_heads} key-value heads"));
         }
         if head_width == 0 || !head_width.is_multiple_of(2) {
             return reject_config(format!("heads of width {head_width} cannot be rotated"));
         }
-        if let Some(MoeConfig { count, experts_per_token: used, .. }) =
-            self.experts.as_ref().filter(|sizes| sizes.experts_per_token > sizes.count)
+        if let FeedForwardConfig::Sparse(MoeConfig { count, experts_per_token: used, .. }) = self.feed_forward
+            && used > count
         {
             return reject_config(format!("a token cannot use {used} of {count} experts"));
         }
-        self.ropes.iter().try_for_each(|rope| check_rope(rope, head_width))?;
-        Ok(self)
+        ropes.iter().try_for_each(|rope| check_rope(rope, head_width))
+    }
+}
+
+impl AttentionConfig {
+    /// The parameters of the kernels.
+    pub(super) fn shape(&self) -> AttentionShape {
+        let Self { heads, kv_heads, head_width: width, scale, window, soft_cap, .. } = *self;
+        AttentionShape { heads, kv_heads, width, scale, causal: true, window, soft_cap }
+    }
+
+    /// Elements of the queries of a token.
+    pub fn query_width(&self) -> usize {
+        self.heads * self.head_width
+    }
+
+    /// Elements of the keys, or of the values, of a token.
+    pub fn kv_width(&self) -> usize {
+        self.kv_heads * self.head_width
+    }
+
+    /// `[kv_heads, head_width]`
+    pub(super) fn kv_sizes(&self) -> [usize; 2] {
+        [self.kv_heads, self.head_width]
     }
 }
 

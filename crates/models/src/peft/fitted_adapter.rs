@@ -39,14 +39,14 @@ fn invalid<T>(message: String) -> Result<T> {
 
 impl<'a> FittedAdapter<'a> {
     /// Matches an adapter with the projections of a network. `interleaved_heads` returns the number of heads of a
-    /// projection, such as `attn_q`, if the halves of their rows are interleaved.
+    /// projection if the halves of their rows are interleaved.
     ///
     /// # Errors
     /// If the network does not have one of its modules, or a shape differs.
     pub fn new(
         file: &'a PeftAdapter,
         projections: &'a [LoadedMatrix],
-        interleaved_heads: impl Fn(&str) -> Option<usize>,
+        interleaved_heads: impl Fn(&LoadedMatrix) -> Option<usize>,
     ) -> Result<Self> {
         let modules = file.modules().iter().map(|module| FittedModule::new(module, projections, &interleaved_heads));
         Ok(Self { file, modules: modules.collect::<Result<_>>()? })
@@ -101,7 +101,7 @@ impl<'a> FittedModule<'a> {
     fn new(
         module: &'a AdaptedModule,
         projections: &'a [LoadedMatrix],
-        interleaved_heads: &dyn Fn(&str) -> Option<usize>,
+        interleaved_heads: &dyn Fn(&LoadedMatrix) -> Option<usize>,
     ) -> Result<Self> {
         let AdaptedModule { layer, module: target, down, up, .. } = module;
         let with_stem = |stem: &str| -> Vec<&'a LoadedMatrix> {
@@ -129,7 +129,7 @@ impl<'a> FittedModule<'a> {
                 let fitted = |matrix: &'a LoadedMatrix| {
                     let rows = end..end + matrix.rows.len();
                     end = rows.end;
-                    FittedMatrix { matrix, rows, interleaved_heads: interleaved_heads(matrix.projection()) }
+                    FittedMatrix { matrix, rows, interleaved_heads: interleaved_heads(matrix) }
                 };
                 Ok(Self { module, matrices: matrices.into_iter().map(fitted).collect() })
             }

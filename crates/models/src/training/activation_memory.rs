@@ -1,6 +1,6 @@
 //! An upper bound of the memory that training takes for activations.
 
-use crate::decoder_config::DecoderConfig;
+use crate::decoder_config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 
 /// Bytes of the logits of the output projection that are computed at once, with their gradient and copies.
 const HEAD_BYTES: u64 = 6 * (4 << 20) * size_of::<f32>() as u64;
@@ -8,15 +8,18 @@ const HEAD_BYTES: u64 = 6 * (4 << 20) * size_of::<f32>() as u64;
 /// An upper bound of the bytes for computing `tokens` tokens at once, forward and backward, in texts of up to `longest`
 /// tokens.
 pub fn activation_bytes(config: &DecoderConfig, tokens: usize, longest: usize, keep_graphs: bool) -> u64 {
-    let DecoderConfig { width, heads, kv_heads, head_width, layer_count, .. } = *config;
-    let inner = match &config.experts {
-        Some(experts) => config.inner.max(experts.inner * experts.experts_per_token),
-        None => config.inner,
-    };
-    let projections = heads * head_width + 2 * kv_heads * head_width;
+    let (width, layer_count) = (config.width, config.layers.len());
     // The graph of a layer: the intermediate results of norms, projections with their low-rank products, RoPE, attention
     // with its scores, and the feed-forward network.
-    let graph = 16 * width + 6 * projections + 6 * inner + 4 * heads * longest.min(tokens);
+    let of_layer = |LayerConfig { mixer: MixerConfig::Attention(attention), feed_forward, .. }: &LayerConfig| {
+        let inner = match feed_forward {
+            FeedForwardConfig::Dense(dense) => dense.inner,
+            FeedForwardConfig::Sparse(experts) => experts.inner * experts.experts_per_token,
+        };
+        let projections = attention.query_width() + 2 * attention.kv_width();
+        16 * width + 6 * projections + 6 * inner + 4 * attention.heads * longest.min(tokens)
+    };
+    let graph = config.layers.iter().map(of_layer).max().unwrap_or(0);
     // The backward pass has a gradient for each of them.
     let layers = if keep_graphs { layer_count + 1 } else { 2 };
     let floats = tokens * (layers * graph + (layer_count + 4) * width);

@@ -97,7 +97,7 @@ impl LoraParameters {
             let (down, up) = (len..len + rank * inputs, len + rank * inputs..len + rank * (inputs + outputs));
             len = up.end;
             let (tensor, matrices) = (matrix.stem.clone(), vec![matrix.clone()]);
-            let interleaved_heads = decoder.config().interleaved_heads(projection);
+            let interleaved_heads = decoder.config().interleaved_heads(matrix);
             modules.push(LoraModule { tensor, inputs, outputs, down, up, matrices, interleaved_heads });
         }
         if modules.is_empty() || rank == 0 {

@@ -46,6 +46,11 @@ impl LoadedMatrix {
     pub fn projection(&self) -> &str {
         self.stem.rsplit('.').next().unwrap_or_default()
     }
+
+    /// The layer, if its stem begins with one, as in `blk.3.attn_q`.
+    pub fn layer(&self) -> Option<usize> {
+        self.stem.strip_prefix("blk.")?.split('.').next()?.parse().ok()
+    }
 }
 
 /// Loads layers from a checkpoint.

@@ -1,0 +1,96 @@
+//! Attention as the mixer of a decoder layer.
+
+use std::ops::Range;
+
+use super::Step;
+use crate::backend::{Angles, AttentionShape, Backend, Candle, Norm, RopeLayout, Tensor};
+use crate::decoder_config::{AttentionConfig, DecoderConfig};
+use crate::error::{ModelError, Result};
+use crate::nn::{Context, Linear};
+use crate::weights::{Candidate, Loader};
+
+#[derive(Debug)]
+pub(super) struct Attention<B: Backend> {
+    attn_q: Linear<B>,
+    attn_k: Linear<B>,
+    attn_v: Linear<B>,
+    attn_output: Linear<B>,
+    /// Norms of each head's queries and keys.
+    qk_norms: Option<[Norm<B>; 2]>,
+    shape: AttentionShape,
+    /// Which of the decoder's rotary embeddings rotates queries and keys.
+    rope: Option<usize>,
+    rope_layout: RopeLayout,
+}
+
+impl<B: Backend> Attention<B> {
+    pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &AttentionConfig) -> Result<Self> {
+        let DecoderConfig { width, epsilon, norm_weight_offset: offset, .. } = *config;
+        let AttentionConfig { head_width, rope, rope_layout, .. } = *plan;
+        let (queries, kv) = (plan.query_width(), plan.kv_width());
+        let stem = |suffix: &str| format!("blk.{index}.{suffix}");
+        // Queries, keys and values may be fused in one tensor, in this order.
+        let projection = |suffix: &str, first: usize, rows: usize| {
+            let fused = Candidate { stem: stem("attn_qkv"), first, total: queries + 2 * kv };
+            loader.linear(&[Candidate::whole(stem(suffix), rows), fused], rows, width, plan.biases)
+        };
+        let norm = |suffix: &str| Norm::load_rms_norm(loader, &stem(suffix), head_width, epsilon, offset);
+        let qk_norms = || Ok::<_, ModelError>([norm("attn_q_norm")?, norm("attn_k_norm")?]);
+        Ok(Self {
+            attn_q: projection("attn_q", 0, queries)?,
+            attn_k: projection("attn_k", queries, kv)?,
+            attn_v: projection("attn_v", queries + kv, kv)?,
+            attn_output: loader.linear(&[Candidate::whole(stem("attn_output"), width)], width, queries, false)?,
+            qk_norms: plan.qk_norms.then(qk_norms).transpose()?,
+            shape: plan.shape(),
+            rope,
+            rope_layout,
+        })
+    }
+
+    /// Writes the keys and values of the tokens to layer `kv_layer` of the arena, and returns the attention of the tokens.
+    pub fn forward(
+        &self,
+        ctx: &Context<'_, B>,
+        normed: Tensor<B>,
+        step: &Step<B>,
+        (arena, kv_layer): (&mut B::KvArena, usize),
+    ) -> Result<Tensor<B>> {
+        let [q, k, v] = self.project(ctx, &normed, &step.angles)?;
+        drop(normed);
+        ctx.write_kv(arena, kv_layer, &step.batch, [&k, &v])?;
+        ctx.kv_attention(arena, kv_layer, &step.batch, &self.shape, &q)
+    }
+
+    /// Projects attention back to the residual stream.
+    pub fn output(&self, ctx: &Context<'_, B>, attention: &Tensor<B>) -> Result<Tensor<B>> {
+        self.attn_output.forward(ctx, attention)
+    }
+
+    /// Computes queries, keys and values after RoPE.
+    fn project(&self, ctx: &Context<'_, B>, normed: &Tensor<B>, angles: &[Angles<B>]) -> Result<[Tensor<B>; 3]> {
+        let [mut q, mut k, v] = Linear::forward_all(ctx, [&self.attn_q, &self.attn_k, &self.attn_v], normed)?;
+        if let Some([q_norm, k_norm]) = &self.qk_norms {
+            (q, k) = (ctx.norm(q_norm, &q)?, ctx.norm(k_norm, &k)?);
+        }
+        if let Some(angles) = self.rope.and_then(|index| angles.get(index)) {
+            ctx.rope(&mut q, self.shape.heads, self.rope_layout, angles)?;
+            ctx.rope(&mut k, self.shape.kv_heads, self.rope_layout, angles)?;
+        }
+        Ok([q, k, v])
+    }
+}
+
+impl Attention<Candle> {
+    /// The attention of whole texts, without a cache and with a graph of its operations.
+    pub fn forward_texts(
+        &self,
+        ctx: &Context<'_, Candle>,
+        normed: &Tensor<Candle>,
+        texts: &[Range<usize>],
+        angles: &[Angles<Candle>],
+    ) -> Result<Tensor<Candle>> {
+        let [q, k, v] = self.project(ctx, normed, angles)?;
+        ctx.text_attention(texts, &self.shape, [&q, &k, &v])
+    }
+}
