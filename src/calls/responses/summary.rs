@@ -11,7 +11,7 @@ use crate::calls::message_joining::{join, last_turn};
 use crate::calls::output_spec::OutputRequest;
 use crate::calls::sampling_request::SamplingRequest;
 use crate::content::Message;
-use crate::engine::PromptOptions;
+use crate::engine::{PromptOptions, SamplingParameters};
 use crate::error::{Code, Error, Result};
 use crate::service::access::Access;
 use crate::service::usage::UsageRecorder;
@@ -57,6 +57,7 @@ pub async fn summarize(
     let earlier = earlier_messages([&context.history[..], &messages].concat());
     let max_tokens =
         context_window.map_or(MAX_SUMMARY_TOKENS, |window| (window / SUMMARY_PART).clamp(1, MAX_SUMMARY_TOKENS));
+    let parameters = SamplingParameters { temperature: Some(0.0), ..SamplingParameters::default() };
     let call = ChatCall {
         model: Some(model),
         messages,
@@ -66,7 +67,7 @@ pub async fn summarize(
         output: OutputRequest { dialect: Dialect::Responses, ..OutputRequest::default() },
         choices: 1,
         max_tokens: Some((max_tokens, "input")),
-        sampling: SamplingRequest { temperature: Some(0.0), ..SamplingRequest::default() },
+        sampling: SamplingRequest { parameters, ..SamplingRequest::default() },
         seed: Some(0),
         stop: Some(Vec::new()),
         logprobs: None,

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::errors::unsupported;
 use crate::calls::sampling_request::SamplingRequest;
+use crate::engine::{Number, SAMPLING_PARAMETERS};
 use crate::error::{Error, Result};
 use crate::upstream::{Api, Payload, UpstreamCall, UpstreamModel};
 
@@ -21,11 +22,6 @@ pub type Fields = Map<String, Value>;
 /// The servers that have a field, and its name there.
 type Names = [(Api, &'static str)];
 
-const TOP_K: &Names = &[(Api::Vllm, "top_k"), (Api::LlamaCpp, "top_k"), (Api::Outpost, "top_k")];
-const MIN_P: &Names = &[(Api::Vllm, "min_p"), (Api::LlamaCpp, "min_p"), (Api::Outpost, "min_p")];
-const TYPICAL_P: &Names = &[(Api::LlamaCpp, "typical_p"), (Api::Outpost, "typical_p")];
-const REPETITION_PENALTY: &Names =
-    &[(Api::Vllm, "repetition_penalty"), (Api::LlamaCpp, "repeat_penalty"), (Api::Outpost, "repetition_penalty")];
 const MIN_TOKENS: &Names = &[(Api::Vllm, "min_tokens"), (Api::Outpost, "min_tokens")];
 const IGNORE_EOS: &Names = &[(Api::Vllm, "ignore_eos"), (Api::LlamaCpp, "ignore_eos"), (Api::Outpost, "ignore_eos")];
 const ALLOWED_TOKENS: &Names = &[(Api::Vllm, "allowed_token_ids"), (Api::Outpost, "allowed_token_ids")];
@@ -57,25 +53,16 @@ pub fn add_text_parameters(fields: &mut Fields, model: &UpstreamModel, text: &Te
     }
     fields.insert("stream".to_owned(), json!(true));
     fields.insert("stream_options".to_owned(), json!({ "include_usage": true }));
-    let floats = [
-        ("temperature", sampling.temperature),
-        ("top_p", sampling.top_p),
-        ("frequency_penalty", sampling.frequency_penalty),
-        ("presence_penalty", sampling.presence_penalty),
-    ];
-    for (name, value) in floats {
-        fields.extend(value.map(|value| (name.to_owned(), number(value))));
+    for row in SAMPLING_PARAMETERS {
+        let Some(value) = row.of(&sampling.parameters) else { continue };
+        match row.field_at(model.api) {
+            Some(name) => drop(fields.insert(name.to_owned(), number(value))),
+            None if row.is_off(value) => {}
+            None => return Err(unsupported(&model.id, row.name)),
+        }
     }
     // Those beyond OpenAI's API, unless they are switched off.
     let further = [
-        ("top_k", TOP_K, sampling.top_k.map(Value::from)),
-        ("min_p", MIN_P, sampling.min_p.map(number)),
-        ("typical_p", TYPICAL_P, sampling.typical_p.filter(|value| *value < 1.0).map(number)),
-        (
-            "repetition_penalty",
-            REPETITION_PENALTY,
-            sampling.repetition_penalty.filter(|value| *value != 1.0).map(number),
-        ),
         ("min_tokens", MIN_TOKENS, sampling.min_tokens.filter(|count| *count > 0).map(Value::from)),
         ("ignore_eos", IGNORE_EOS, sampling.ignore_eos.filter(|ignore| *ignore).map(Value::from)),
         ("allowed_token_ids", ALLOWED_TOKENS, list(&sampling.allowed_token_ids)),
@@ -87,9 +74,6 @@ pub fn add_text_parameters(fields: &mut Fields, model: &UpstreamModel, text: &Te
     for (field, names, value) in further {
         let Some(value) = value else { continue };
         let Some((_, name)) = names.iter().find(|(api, _)| *api == model.api) else {
-            if field == "top_k" && value == 0 || field == "min_p" && value == 0.0 {
-                continue;
-            }
             return Err(unsupported(&model.id, field));
         };
         fields.insert((*name).to_owned(), value);
@@ -132,14 +116,18 @@ fn list<T: Serialize>(entries: &[T]) -> Option<Value> {
 }
 
 /// A number with the digits that a person would write: 0.8, not 0.800000011920929.
-pub fn number(value: f32) -> Value {
-    value.to_string().parse::<f64>().map_or(Value::Null, Value::from)
+pub fn number(value: impl Into<Number>) -> Value {
+    match value.into() {
+        value @ Number::Real(_) => value.to_string().parse::<f64>().map_or(Value::Null, Value::from),
+        Number::Count(count) => Value::from(count),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::test_model;
     use super::*;
+    use crate::engine::SamplingParameters;
 
     /// The fields for a server with this API, or the field that is refused.
     fn fields(api: &str, sampling: &SamplingRequest) -> Result<Value, String> {
@@ -153,8 +141,8 @@ mod tests {
 
     #[test]
     fn what_is_set_is_sent_and_nothing_else() {
-        let sampling =
-            SamplingRequest { temperature: Some(0.8), logit_bias: vec![(7, -1.5)], ..SamplingRequest::default() };
+        let parameters = SamplingParameters { temperature: Some(0.8), ..SamplingParameters::default() };
+        let sampling = SamplingRequest { parameters, logit_bias: vec![(7, -1.5)], ..SamplingRequest::default() };
         let expected = json!({
             "stream": true, "stream_options": { "include_usage": true }, "temperature": 0.8, "logit_bias": { "7": -1.5 },
             "seed": -1, "stop": ["x"], "max_tokens": 5, "n": 2,
@@ -169,11 +157,11 @@ mod tests {
             change(&mut sampling);
             sampling
         };
-        let penalty = sampling(|sampling| sampling.repetition_penalty = Some(1.1));
+        let penalty = sampling(|sampling| sampling.parameters.repetition_penalty = Some(1.1));
         assert_eq!(fields("openai", &penalty), Err("repetition_penalty".to_owned()));
         assert_eq!(fields("llama.cpp", &penalty).unwrap()["repeat_penalty"], 1.1);
         assert_eq!(fields("vllm", &penalty).unwrap()["repetition_penalty"], 1.1);
-        let typical = sampling(|sampling| sampling.typical_p = Some(0.5));
+        let typical = sampling(|sampling| sampling.parameters.typical_p = Some(0.5));
         assert_eq!(fields("vllm", &typical), Err("typical_p".to_owned()));
         assert_eq!(fields("outpost", &typical).unwrap()["typical_p"], 0.5);
         let text = sampling(|sampling| {
@@ -187,7 +175,8 @@ mod tests {
         let ids = sampling(|sampling| sampling.text.has_token_ids = true);
         assert_eq!(fields("outpost", &ids), Err("return_token_ids".to_owned()));
         let off = sampling(|sampling| {
-            (sampling.top_k, sampling.typical_p, sampling.ignore_eos) = (Some(0), Some(1.0), Some(false))
+            (sampling.parameters.top_k, sampling.parameters.typical_p) = (Some(0), Some(1.0));
+            sampling.ignore_eos = Some(false);
         });
         assert_eq!(fields("openai", &off).unwrap().get("top_k"), None);
         assert_eq!(fields("vllm", &off).unwrap()["top_k"], 0);

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use crate::calls::sampling_request::SamplingRequest;
 use crate::display::shorten;
 use crate::engine::{
-    MAX_ALLOWED_TOKENS, MAX_BAD_WORDS, MAX_LOGPROBS_PER_POSITION, MAX_STOP_BYTES, MAX_STOP_TOKENS, MAX_STOPS,
-    SamplingRange, TextOptions,
+    MAX_ALLOWED_TOKENS, MAX_BAD_WORDS, MAX_LOGPROBS_PER_POSITION, MAX_STOP_BYTES, MAX_STOP_TOKENS, MAX_STOPS, Rule,
+    SamplingParameter, SamplingParameters, TextOptions,
 };
 use crate::error::{Error, Result};
 use crate::http::unknown_fields::UnknownFields;
@@ -23,29 +23,31 @@ const MAX_BIASES: usize = 1024;
 /// messages.
 macro_rules! with_sampling_fields {
     ($(#[$attribute:meta])* pub struct $name:ident { $($own:tt)* }) => {
+        $crate::engine::sampling_parameters!({ $crate::http::routes::sampling_fields::request_struct } {
+            $(#[$attribute])* pub struct $name { $($own)* }
+        });
+    };
+}
+pub(super) use with_sampling_fields;
+
+macro_rules! request_struct {
+    ({ $(#[$attribute:meta])* pub struct $name:ident { $($own:tt)* } } $(
+        $(#[$doc:meta])* $parameter:ident $([$other:ident])? as $llama:ident: $type:ty, $sent:ty, $default:expr, $rule:expr,
+        $servers:expr;
+    )+) => {
         $(#[$attribute])*
         pub struct $name {
             $($own)*
             stream: Option<bool>,
             stream_options: Option<$crate::http::routes::sampling_fields::StreamOptions>,
-            /// 0–2, 0.8 if absent; 0 always picks the most likely token.
-            temperature: Option<f32>,
-            /// 0–1, 0.95 if absent; 0 always picks the most likely token.
-            top_p: Option<f32>,
-            /// Sample from this many most likely tokens, 40 if absent; 0 and -1 are off.
-            top_k: Option<i64>,
-            /// Sample from tokens with at least this probability, relative to the most likely one: 0–1, 0.05 if absent.
-            min_p: Option<f32>,
-            /// Locally typical sampling: 0–1; 1 is off.
-            typical_p: Option<f32>,
-            /// −2 to 2.
-            frequency_penalty: Option<f32>,
-            /// −2 to 2.
-            presence_penalty: Option<f32>,
-            /// Above 0 up to 10; 1 is off.
-            repetition_penalty: Option<f32>,
-            /// The same, as llama.cpp names it.
-            repeat_penalty: Option<f32>,
+            $(
+                $(#[$doc])*
+                $parameter: Option<$sent>,
+                $(
+                    /// The same, as llama.cpp names it.
+                    $other: Option<$sent>,
+                )?
+            )+
             /// The same seed and request give the same output.
             seed: Option<i64>,
             /// One string, or up to 16; empty ones are ignored.
@@ -80,18 +82,17 @@ macro_rules! with_sampling_fields {
 
         impl $name {
             /// Takes the shared fields out of the request.
-            fn sampling_fields(&mut self) -> $crate::http::routes::sampling_fields::SamplingFields {
-                $crate::http::routes::sampling_fields::SamplingFields {
+            ///
+            /// # Errors
+            /// If a sampling parameter is out of range.
+            fn sampling_fields(&mut self) -> $crate::error::Result<$crate::http::routes::sampling_fields::SamplingFields> {
+                let given = [$(
+                    (stringify!($parameter), self.$parameter$(.or(self.$other))?.map(|value| value as f64)),
+                )+];
+                Ok($crate::http::routes::sampling_fields::SamplingFields {
                     stream: self.stream,
                     stream_options: self.stream_options.take(),
-                    temperature: self.temperature,
-                    top_p: self.top_p,
-                    top_k: self.top_k,
-                    min_p: self.min_p,
-                    typical_p: self.typical_p,
-                    frequency_penalty: self.frequency_penalty,
-                    presence_penalty: self.presence_penalty,
-                    repetition_penalty: self.repetition_penalty.or(self.repeat_penalty),
+                    parameters: $crate::http::routes::sampling_fields::parameters(&given)?,
                     seed: self.seed,
                     stop: self.stop.take(),
                     min_tokens: self.min_tokens,
@@ -105,26 +106,19 @@ macro_rules! with_sampling_fields {
                         keeps_special_tokens: self.skip_special_tokens == Some(false),
                         has_token_ids: self.return_token_ids == Some(true),
                     },
-                }
+                })
             }
         }
     };
 }
-pub(super) use with_sampling_fields;
+pub(super) use request_struct;
 
 /// The shared fields of a request.
 #[derive(Default)]
 pub struct SamplingFields {
     pub stream: Option<bool>,
     pub stream_options: Option<StreamOptions>,
-    pub temperature: Option<f32>,
-    pub top_p: Option<f32>,
-    pub top_k: Option<i64>,
-    pub min_p: Option<f32>,
-    pub typical_p: Option<f32>,
-    pub frequency_penalty: Option<f32>,
-    pub presence_penalty: Option<f32>,
-    pub repetition_penalty: Option<f32>,
+    pub parameters: SamplingParameters,
     pub seed: Option<i64>,
     pub stop: Option<Stop>,
     pub min_tokens: Option<u32>,
@@ -222,14 +216,7 @@ impl SamplingFields {
     pub fn check(self, max_tokens: Option<(u32, &str)>, may_be_empty: bool) -> Result<CheckedSampling> {
         check_max_tokens(max_tokens, self.min_tokens, may_be_empty)?;
         let sampling = SamplingRequest {
-            temperature: number(SamplingRange::TEMPERATURE, self.temperature)?,
-            top_p: number(SamplingRange::TOP_P, self.top_p)?,
-            top_k: top_k(self.top_k)?,
-            min_p: number(SamplingRange::MIN_P, self.min_p)?,
-            typical_p: number(SamplingRange::TYPICAL_P, self.typical_p)?,
-            frequency_penalty: number(SamplingRange::FREQUENCY_PENALTY, self.frequency_penalty)?,
-            presence_penalty: number(SamplingRange::PRESENCE_PENALTY, self.presence_penalty)?,
-            repetition_penalty: number(SamplingRange::REPETITION_PENALTY, self.repetition_penalty)?,
+            parameters: self.parameters,
             logit_bias: biases(self.logit_bias.as_ref())?,
             allowed_token_ids: at_most("allowed_token_ids", self.allowed_token_ids, MAX_ALLOWED_TOKENS)?,
             bad_words: check_words("bad_words", self.bad_words, MAX_BAD_WORDS)?,
@@ -250,9 +237,16 @@ pub fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, m
     Err(Error::invalid(field, format!("'{field}' is {value}; it must be from {min} to {max}.")))
 }
 
-fn number(range: SamplingRange, given: Option<f32>) -> Result<Option<f32>> {
-    let checked = given.map(|value| range.check(value)).transpose();
-    checked.or_else(|what| invalid_field(range.field, &what))
+/// Checks sampling parameters, each with its name.
+pub fn parameters(given: &[(&str, Option<f64>)]) -> Result<SamplingParameters> {
+    let mut parameters = SamplingParameters::default();
+    for (name, value) in given {
+        let Some((row, value)) = SamplingParameter::named(name).zip(*value) else { continue };
+        // vLLM switches top_k off with -1.
+        let value = if matches!(row.rule, Rule::Count) && value == -1.0 { 0.0 } else { value };
+        row.set(&mut parameters, value).or_else(|what| invalid_field(name, &what))?;
+    }
+    Ok(parameters)
 }
 
 /// A limit of tokens with the name of its field; `None` if it is absent or -1, which other servers take for no limit.
@@ -281,15 +275,6 @@ fn stream(streamed: bool, options: Option<StreamOptions>) -> Result<Option<Strea
         Some(_) if !streamed => Err(Error::invalid("stream_options", "'stream_options' requires stream: true.")),
         options => Ok(streamed.then(|| options.unwrap_or_default())),
     }
-}
-
-/// The number of most likely tokens. vLLM switches the filter off with -1.
-fn top_k(given: Option<i64>) -> Result<Option<u32>> {
-    let checked = given.map(|value| match value {
-        -1 => Ok(0),
-        _ => within("top_k", value, 0, u32::MAX.into()).map(|value| u32::try_from(value).unwrap_or(u32::MAX)),
-    });
-    checked.transpose()
 }
 
 fn biases(given: Option<&LogitBias>) -> Result<Vec<(u32, f32)>> {

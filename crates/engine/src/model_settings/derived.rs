@@ -13,6 +13,7 @@ use toml::{Table, Value};
 use super::files::MAX_BYTES;
 use super::format::one_model;
 use super::{GenerationDefaults, ONE_MODEL_FILE};
+use crate::text::sampler::parameters::{Number, SAMPLING_PARAMETERS};
 use outpost_common::new_folder::{NewFolder, is_there};
 
 /// The settings of a derived model.
@@ -87,21 +88,14 @@ fn is_only_settings(folder: &Path) -> io::Result<bool> {
 }
 
 fn defaults(defaults: &GenerationDefaults) -> Table {
-    // The shortest decimal number, as it was written.
-    let float = |number: f32| number.to_string().parse::<f64>().ok().map(Value::from);
-    let floats = [
-        ("temperature", defaults.temperature),
-        ("top_p", defaults.top_p),
-        ("min_p", defaults.min_p),
-        ("typical_p", defaults.typical_p),
-        ("frequency_penalty", defaults.frequency_penalty),
-        ("presence_penalty", defaults.presence_penalty),
-        ("repetition_penalty", defaults.repetition_penalty),
-    ];
-    let floats = floats.into_iter().filter_map(|(name, value)| Some((name, float(value?)?)));
-    let counts = [("top_k", defaults.top_k), ("max_tokens", defaults.max_tokens)];
-    let counts = counts.into_iter().filter_map(|(name, value)| Some((name, Value::from(i64::from(value?)))));
+    let value = |number| match number {
+        // The shortest decimal number, as it was written.
+        Number::Real(_) => number.to_string().parse::<f64>().ok().map(Value::from),
+        Number::Count(count) => Some(Value::from(i64::from(count))),
+    };
+    let sampling = SAMPLING_PARAMETERS.iter().filter_map(|row| Some((row.name, value(row.of(&defaults.sampling)?)?)));
+    let max_tokens = defaults.max_tokens.map(|count| ("max_tokens", Value::from(i64::from(count))));
     let seed = defaults.seed.map(|seed| ("seed", Value::from(seed.cast_signed())));
     let stop = defaults.stop.clone().map(|stop| ("stop", Value::from(stop)));
-    floats.chain(counts).chain(seed).chain(stop).map(|(name, value)| (name.to_owned(), value)).collect()
+    sampling.chain(max_tokens).chain(seed).chain(stop).map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -9,7 +9,7 @@ use toml::de::DeTable;
 use super::reader::{Reader, Value, check_name};
 use super::{FileSettings, GenerationDefaults, LATEST, ModelSettings, TUNED_PREFIX};
 use crate::moderation::ModerationSettings;
-use crate::text::sampler::range::SamplingRange;
+use crate::text::sampler::parameters::{SAMPLING_PARAMETERS, SamplingParameter};
 use outpost_common::toml_text;
 
 /// Max aliases of `models.toml`, and of a `model.toml`.
@@ -28,20 +28,6 @@ const KEYS_OF_FILE: &[&str] =
 /// The keys of a model.toml that are not for a derived model: its memory is that of the model for which it stands.
 const KEYS_OF_INSTALLED: &[&str] = &["aliases", "pinned", "unload_after", "unload_on_request"];
 const KEYS_OF_MODERATION: &[&str] = &["threshold", "labels"];
-const PARAMETERS: &[&str] = &[
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "typical_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "max_tokens",
-    "seed",
-    "stop",
-];
-
 /// The errors of a file, with their lines.
 pub type Errors = Vec<(usize, String)>;
 
@@ -238,25 +224,23 @@ fn defaults(reader: &mut Reader, section: &str, table: &DeTable<'_>) -> Generati
     for (key, value) in table {
         let name = &**key.get_ref();
         let path = format!("{section}{name}");
-        let mut sampling = |range| reader.sampling(section, range, value);
+        if let Some(row) = SamplingParameter::named(name) {
+            reader.sampling(&path, row, value, &mut defaults.sampling);
+            continue;
+        }
         match name {
-            "temperature" => defaults.temperature = sampling(SamplingRange::TEMPERATURE),
-            "top_p" => defaults.top_p = sampling(SamplingRange::TOP_P),
-            "min_p" => defaults.min_p = sampling(SamplingRange::MIN_P),
-            "typical_p" => defaults.typical_p = sampling(SamplingRange::TYPICAL_P),
-            "frequency_penalty" => defaults.frequency_penalty = sampling(SamplingRange::FREQUENCY_PENALTY),
-            "presence_penalty" => defaults.presence_penalty = sampling(SamplingRange::PRESENCE_PENALTY),
-            "repetition_penalty" => defaults.repetition_penalty = sampling(SamplingRange::REPETITION_PENALTY),
-            "top_k" => defaults.top_k = count(reader, &path, value, 0),
-            "max_tokens" => defaults.max_tokens = count(reader, &path, value, 1),
+            "max_tokens" => {
+                let count = reader.whole(&path, value, 1, u32::MAX.into());
+                defaults.max_tokens = count.and_then(|count| u32::try_from(count).ok());
+            }
             "seed" => defaults.seed = reader.whole(&path, value, i64::MIN, i64::MAX).map(i64::cast_unsigned),
             "stop" => defaults.stop = reader.stop(&path, value),
-            unknown => reader.unknown_key(section, key, unknown, value, PARAMETERS),
+            unknown => {
+                let sampling = SAMPLING_PARAMETERS.iter().map(|row| row.name);
+                let known: Vec<_> = sampling.chain(["max_tokens", "seed", "stop"]).collect();
+                reader.unknown_key(section, key, unknown, value, &known);
+            }
         }
     }
     defaults
-}
-
-fn count(reader: &mut Reader, path: &str, value: &Value<'_>, min: i64) -> Option<u32> {
-    reader.whole(path, value, min, u32::MAX.into()).and_then(|count| u32::try_from(count).ok())
 }

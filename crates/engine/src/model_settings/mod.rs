@@ -28,6 +28,7 @@ pub use derived::DerivedModel;
 pub use files::SettingsFiles;
 
 use crate::moderation::ModerationSettings;
+use crate::text::sampler::parameters::SamplingParameters;
 use outpost_common::display::shorten;
 use outpost_common::spelling::nearest;
 
@@ -51,14 +52,7 @@ pub enum UnloadAfter {
 /// Parameters for requests that do not set them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GenerationDefaults {
-    pub temperature: Option<f32>,
-    pub top_p: Option<f32>,
-    pub top_k: Option<u32>,
-    pub min_p: Option<f32>,
-    pub typical_p: Option<f32>,
-    pub frequency_penalty: Option<f32>,
-    pub presence_penalty: Option<f32>,
-    pub repetition_penalty: Option<f32>,
+    pub sampling: SamplingParameters,
     pub max_tokens: Option<u32>,
     pub seed: Option<u64>,
     pub stop: Option<Vec<String>>,
@@ -68,14 +62,7 @@ impl GenerationDefaults {
     /// What is not set here is taken from `other`.
     pub fn or(self, other: Self) -> Self {
         Self {
-            temperature: self.temperature.or(other.temperature),
-            top_p: self.top_p.or(other.top_p),
-            top_k: self.top_k.or(other.top_k),
-            min_p: self.min_p.or(other.min_p),
-            typical_p: self.typical_p.or(other.typical_p),
-            frequency_penalty: self.frequency_penalty.or(other.frequency_penalty),
-            presence_penalty: self.presence_penalty.or(other.presence_penalty),
-            repetition_penalty: self.repetition_penalty.or(other.repetition_penalty),
+            sampling: self.sampling.or(&other.sampling),
             max_tokens: self.max_tokens.or(other.max_tokens),
             seed: self.seed.or(other.seed),
             stop: self.stop.or(other.stop),

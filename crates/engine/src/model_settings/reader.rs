@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 use super::UnloadAfter;
 use crate::moderation::{CATEGORIES, LabelMeaning};
 use crate::settings::{MAX_STOP_BYTES, MAX_STOPS};
-use crate::text::sampler::range::SamplingRange;
+use crate::text::sampler::parameters::{Rule, SamplingParameter, SamplingParameters};
 use outpost_common::display::{one_of, shorten};
 use outpost_common::spelling::nearest;
 use outpost_common::toml_text::{Lines, kind_of};
@@ -112,10 +112,15 @@ impl Reader {
         self.note(path, value, read)
     }
 
-    /// A number of a sampling parameter; `section`: its path without its name.
-    pub fn sampling(&mut self, section: &str, range: SamplingRange, value: &Value<'_>) -> Option<f32> {
-        let read = number(value.get_ref()).and_then(|number| range.check(number));
-        self.note(&format!("{section}{}", range.field), value, read)
+    /// Reads a sampling parameter.
+    pub fn sampling(&mut self, path: &str, row: &SamplingParameter, value: &Value<'_>, read: &mut SamplingParameters) {
+        if let Rule::Count = row.rule {
+            let count = self.whole(path, value, 0, u32::MAX.into()).and_then(|count| u32::try_from(count).ok());
+            count.map(|count| row.set(read, count.into()));
+        } else {
+            let set = number(value.get_ref()).and_then(|number| row.set(read, number.into()));
+            self.note(path, value, set);
+        }
     }
 
     /// A number above 0, up to 1.

@@ -9,6 +9,7 @@ use proptest::sample::select;
 
 use super::format::{all_models, one_model};
 use super::{DerivedModel, GenerationDefaults, InstalledSettings, SettingsFiles, UnloadAfter};
+use crate::text::sampler::parameters::SamplingParameters;
 
 const ALL: &str = r#"
 unload_after = "1h"
@@ -69,14 +70,16 @@ fn every_key_is_read() {
     let times = ["qwen2.5-1.5b", "tiny", "other"].map(|id| all.unload_after(id));
     assert_eq!(times, [None, None, Some(Duration::from_secs(3600))], "pinned, never, and the general time");
     let defaults = GenerationDefaults {
-        temperature: Some(0.0),
-        top_p: Some(0.9),
-        top_k: Some(20),
-        min_p: Some(0.0),
-        typical_p: Some(1.0),
-        frequency_penalty: Some(-0.5),
-        presence_penalty: Some(2.0),
-        repetition_penalty: Some(1.1),
+        sampling: SamplingParameters {
+            temperature: Some(0.0),
+            top_p: Some(0.9),
+            top_k: Some(20),
+            min_p: Some(0.0),
+            typical_p: Some(1.0),
+            frequency_penalty: Some(-0.5),
+            presence_penalty: Some(2.0),
+            repetition_penalty: Some(1.1),
+        },
         max_tokens: Some(512),
         seed: Some(u64::MAX),
         stop: Some(vec!["END".to_owned(), "\n".to_owned()]),
@@ -219,7 +222,7 @@ fn the_file_for_all_models_wins_key_by_key() {
     assert!(!merged.is_pinned("tiny"));
     assert_eq!(merged.unload_after("tiny"), Some(Duration::from_secs(60)), "the general time is for other models");
     let defaults = merged.defaults("tiny").unwrap();
-    assert_eq!((defaults.temperature, defaults.top_k), (Some(0.5), Some(1)));
+    assert_eq!((defaults.sampling.temperature, defaults.sampling.top_k), (Some(0.5), Some(1)));
     assert_eq!(merged.aliases_of("tiny").collect::<Vec<_>>(), ["gpt-4o", "small"]);
 
     let unknown = one_model("tiny", "models = {}\ndefaults = 1").unwrap_err();
@@ -239,7 +242,7 @@ fn a_folder_with_from_is_another_name_with_settings_of_its_own() {
     assert_eq!(read.problems(), [""; 0]);
     assert_eq!([target(&read, "mario"), target(&read, "luigi:latest")], [Some("tiny"); 2]);
     let defaults = read.defaults("mario").unwrap();
-    assert_eq!((defaults.temperature, defaults.top_k), (Some(0.5), Some(2)));
+    assert_eq!((defaults.sampling.temperature, defaults.sampling.top_k), (Some(0.5), Some(2)));
     let system = |name: &str| read.system_prompt(name).map(|text| text.to_string());
     assert_eq!((system("mario"), system("luigi")), (Some("Be brief.".to_owned()), Some("Luigi".to_owned())));
     let (name, found) = read.derived("mario:latest").unwrap();
@@ -260,8 +263,7 @@ fn a_folder_with_from_is_another_name_with_settings_of_its_own() {
 #[test]
 fn the_file_of_a_derived_model_is_what_was_to_be_written() {
     let defaults = GenerationDefaults {
-        temperature: Some(0.7),
-        top_k: Some(3),
+        sampling: SamplingParameters { temperature: Some(0.7), top_k: Some(3), ..SamplingParameters::default() },
         max_tokens: Some(5),
         seed: Some(u64::MAX),
         stop: Some(vec!["\"\"\"\n".to_owned()]),

@@ -199,7 +199,7 @@ fn a_settings_file_in_a_models_folder_does_not_reload_the_model() {
     folder.engine.models().refresh_settings();
     assert!(Arc::ptr_eq(&first, &folder.engine.models().load("a").unwrap()));
     assert_eq!(folder.target("gpt-4o").as_deref(), Some("a"));
-    assert_eq!(folder.engine.models().generation_defaults("a").top_k, Some(3));
+    assert_eq!(folder.engine.models().generation_defaults("a").sampling.top_k, Some(3));
 }
 
 #[test]

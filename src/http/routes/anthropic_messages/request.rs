@@ -17,7 +17,7 @@ use crate::calls::conversation_context::ConversationContextRequest;
 use crate::engine::PromptOptions;
 use crate::error::Result;
 use crate::http::routes::prompt_fields::end_of_messages;
-use crate::http::routes::sampling_fields::{CheckedSampling, SamplingFields, check_stops};
+use crate::http::routes::sampling_fields::{CheckedSampling, SamplingFields, check_stops, parameters};
 use crate::http::unknown_fields::unknown_names;
 use crate::service::json_fields::invalid_field;
 
@@ -110,12 +110,12 @@ impl MessagesRequest {
             format,
             &mut ignored,
         )?;
-        let fields = SamplingFields {
-            temperature: self.temperature,
-            top_p: self.top_p,
-            top_k: self.top_k.map(i64::from),
-            ..SamplingFields::default()
-        };
+        let given = [
+            ("temperature", self.temperature.map(f64::from)),
+            ("top_p", self.top_p.map(f64::from)),
+            ("top_k", self.top_k.map(f64::from)),
+        ];
+        let fields = SamplingFields { parameters: parameters(&given)?, ..SamplingFields::default() };
         let CheckedSampling { sampling, .. } = fields.check(max_tokens, false)?;
         let stop = self.stop_sequences.map(|stops| check_stops("stop_sequences", stops)).transpose()?;
         let mut messages = content::system(self.system.as_ref())?;

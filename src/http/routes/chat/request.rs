@@ -149,7 +149,7 @@ impl ChatRequest {
         let ignored = left_out::<Self>(unknown, &self.rest, self.stream_options.as_ref(), is_idle)?;
         let max_tokens = self.max_tokens()?;
         let CheckedSampling { sampling, seed, stop, stream } =
-            self.sampling_fields().check(max_tokens, self.prompt_logprobs.is_some())?;
+            self.sampling_fields()?.check(max_tokens, self.prompt_logprobs.is_some())?;
         let choices = self.n.unwrap_or(1);
         within("n", choices, 1, MAX_CHOICES)?;
         let logprobs = self.logprobs()?;

@@ -59,7 +59,7 @@ impl CompletionRequest {
         let max_tokens = limit("max_tokens", self.max_tokens)?;
         let default_max_tokens = self.max_tokens.is_none().then_some(DEFAULT_MAX_TOKENS);
         let checked_limit = max_tokens.or(default_max_tokens.map(|count| (count, "max_tokens")));
-        let CheckedSampling { sampling, seed, stop, stream } = self.sampling_fields().check(checked_limit, true)?;
+        let CheckedSampling { sampling, seed, stop, stream } = self.sampling_fields()?.check(checked_limit, true)?;
         let choices = within("n", self.n.unwrap_or(1), 1, MAX_CHOICES)?;
         self.check_best_of(choices)?;
         let logprobs = self.logprobs()?;

@@ -3,9 +3,8 @@
 use actix_web::{get, web};
 use serde::{Deserialize, Serialize};
 
-use crate::calls::sampling_request::SamplingRequest;
 use crate::calls::tokenization::DescribedModel;
-use crate::engine::GenerationDefaults;
+use crate::engine::{GenerationDefaults, Sampling, sampling_parameters};
 use crate::http::extractors::ApiParams;
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller};
@@ -50,24 +49,38 @@ struct GenerationSettings {
     params: Params,
 }
 
-/// The parameters of requests that do not set them.
-#[derive(Serialize, utoipa::ToSchema)]
-#[schema(as = LlamaCppParams)]
-struct Params {
-    /// -1: another one for each request.
-    seed: i64,
-    temperature: f32,
-    top_k: u32,
-    top_p: f32,
-    min_p: f32,
-    typical_p: f32,
-    repeat_penalty: f32,
-    presence_penalty: f32,
-    frequency_penalty: f32,
-    /// -1: up to the end of the context.
-    n_predict: i64,
-    stop: Vec<String>,
+macro_rules! params {
+    ({} $(
+        $(#[$doc:meta])* $name:ident $([$other:ident])? as $llama:ident: $type:ty, $sent:ty, $default:expr, $rule:expr,
+        $servers:expr;
+    )+) => {
+        /// The parameters of requests that do not set them.
+        #[derive(Serialize, utoipa::ToSchema)]
+        #[schema(as = LlamaCppParams)]
+        struct Params {
+            /// -1: another one for each request.
+            seed: i64,
+            $($llama: $type,)+
+            /// -1: up to the end of the context.
+            n_predict: i64,
+            stop: Vec<String>,
+        }
+
+        impl Params {
+            fn new(defaults: &GenerationDefaults) -> Self {
+                let mut sampling = Sampling::default();
+                defaults.sampling.apply(&mut sampling);
+                Self {
+                    seed: defaults.seed.map_or(RANDOM_SEED, u64::cast_signed),
+                    $($llama: sampling.$name,)+
+                    n_predict: defaults.max_tokens.map_or(UNLIMITED, i64::from),
+                    stop: defaults.stop.clone().unwrap_or_default(),
+                }
+            }
+        }
+    };
 }
+sampling_parameters!({ params } {});
 
 /// What the model takes besides text.
 #[derive(Serialize, utoipa::ToSchema)]
@@ -75,27 +88,6 @@ struct Params {
 struct Modalities {
     vision: bool,
     audio: bool,
-}
-
-impl Params {
-    fn new(defaults: &GenerationDefaults) -> Self {
-        let mut request = SamplingRequest::default();
-        request.fill_in(defaults);
-        let sampling = request.resolve(0);
-        Self {
-            seed: defaults.seed.map_or(RANDOM_SEED, u64::cast_signed),
-            temperature: sampling.temperature,
-            top_k: sampling.top_k,
-            top_p: sampling.top_p,
-            min_p: sampling.min_p,
-            typical_p: sampling.typical_p,
-            repeat_penalty: sampling.repetition_penalty,
-            presence_penalty: sampling.presence_penalty,
-            frequency_penalty: sampling.frequency_penalty,
-            n_predict: defaults.max_tokens.map_or(UNLIMITED, i64::from),
-            stop: defaults.stop.clone().unwrap_or_default(),
-        }
-    }
 }
 
 /// The properties of the server with one of its models, in the format of llama.cpp. They cannot be changed here.

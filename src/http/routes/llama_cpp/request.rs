@@ -119,7 +119,7 @@ impl InfillRequest {
         }
         let file =
             |ExtraFile { filename, text }| InfillFile { name: filename.unwrap_or_else(|| "file".to_owned()), text };
-        let sampling = self.sampling_fields();
+        let sampling = self.sampling_fields()?;
         let own = OwnFields {
             n_predict: self.n_predict,
             n_cmpl: self.n_cmpl,
@@ -141,7 +141,7 @@ impl CompletionRequest {
     /// Validates each field; the module `calls` checks what depends on the model.
     pub fn check(mut self) -> Result<CheckedRequest> {
         let ignored = ignored(left_out::<Self>(UnknownFields::Ignored, &self.rest, None, is_idle)?, &self.rest)?;
-        let sampling = self.sampling_fields();
+        let sampling = self.sampling_fields()?;
         let own = OwnFields {
             n_predict: self.n_predict,
             n_cmpl: self.n_cmpl,

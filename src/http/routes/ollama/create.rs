@@ -186,14 +186,7 @@ fn defaults(
     names.extend(context.map(|_| options::NUM_CTX.to_owned()));
     ignored.extend(names.iter().map(|name| name.replacen("options", "parameters", 1)));
     Ok(GenerationDefaults {
-        temperature: sampling.temperature,
-        top_p: sampling.top_p,
-        top_k: sampling.top_k,
-        min_p: sampling.min_p,
-        typical_p: sampling.typical_p,
-        frequency_penalty: sampling.frequency_penalty,
-        presence_penalty: sampling.presence_penalty,
-        repetition_penalty: sampling.repetition_penalty,
+        sampling: sampling.parameters,
         max_tokens: max_tokens.map(|(count, _)| count),
         seed,
         stop: stop.filter(|stop| !stop.is_empty()),

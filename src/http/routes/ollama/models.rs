@@ -13,7 +13,9 @@ use super::model_name::{model_id, tagged_name};
 use super::modelfile;
 use crate::clock_rng::Timestamp;
 use crate::display::hex;
-use crate::engine::{GenerationDefaults, ModelInfo, ModelKind, template_has_reasoning};
+use crate::engine::{
+    GenerationDefaults, ModelInfo, ModelKind, SAMPLING_PARAMETERS, SamplingParameter, template_has_reasoning,
+};
 use crate::error::{Error, Result};
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
@@ -224,21 +226,12 @@ const PARAMETER_WIDTH: usize = 30;
 
 /// The default parameters under Ollama's names, as in a Modelfile.
 fn parameters(defaults: &GenerationDefaults) -> String {
-    let floats = [
-        ("temperature", defaults.temperature),
-        ("top_p", defaults.top_p),
-        ("min_p", defaults.min_p),
-        ("typical_p", defaults.typical_p),
-        ("frequency_penalty", defaults.frequency_penalty),
-        ("presence_penalty", defaults.presence_penalty),
-        ("repeat_penalty", defaults.repetition_penalty),
-    ];
-    let floats = floats.into_iter().filter_map(|(name, value)| Some((name, value?.to_string())));
-    let counts = [("top_k", defaults.top_k), ("num_predict", defaults.max_tokens)];
-    let counts = counts.into_iter().filter_map(|(name, value)| Some((name, value?.to_string())));
+    let of = |row: &SamplingParameter| Some((row.llama_name, row.of(&defaults.sampling)?.to_string()));
+    let sampling = SAMPLING_PARAMETERS.iter().filter_map(of);
+    let max_tokens = defaults.max_tokens.map(|count| ("num_predict", count.to_string()));
     let seed = defaults.seed.map(|seed| ("seed", seed.cast_signed().to_string()));
     let stops = defaults.stop.iter().flatten().map(|stop| ("stop", json!(stop).to_string()));
-    let lines = floats.chain(counts).chain(seed).chain(stops);
+    let lines = sampling.chain(max_tokens).chain(seed).chain(stops);
     lines.map(|(name, value)| format!("{name:<PARAMETER_WIDTH$} {value}")).collect::<Vec<_>>().join("\n")
 }
 

@@ -7,40 +7,34 @@ use serde_json::{Map, Value};
 
 use crate::calls::sampling_request::SamplingRequest;
 use crate::display::shorten;
+use crate::engine::{Rule, SAMPLING_PARAMETERS, sampling_parameters};
 use crate::error::{Error, Result};
 use crate::http::routes::sampling_fields::{CheckedSampling, SamplingFields, Stop};
 use crate::service::json_fields::invalid_field;
 
-/// The known options, for `/openapi.json`.
-#[derive(utoipa::ToSchema)]
-#[schema(as = OllamaOptions)]
-#[expect(dead_code, reason = "a shape for the document; options are checked one by one")]
-pub struct OptionsSchema {
-    /// 0–2, 0.8 if absent.
-    temperature: Option<f32>,
-    /// 0–1, 0.95 if absent; 0 always picks the most likely token.
-    top_p: Option<f32>,
-    /// 40 if absent; 0 is off.
-    top_k: Option<i64>,
-    /// 0–1, 0.05 if absent.
-    min_p: Option<f32>,
-    /// 0–1; 1 is off.
-    typical_p: Option<f32>,
-    /// Above 0 up to 10; 1 is off.
-    repeat_penalty: Option<f32>,
-    /// −2 to 2.
-    presence_penalty: Option<f32>,
-    /// −2 to 2.
-    frequency_penalty: Option<f32>,
-    /// A random one if absent or -1.
-    seed: Option<i64>,
-    /// Up to 16; empty ones are ignored.
-    stop: Option<Vec<String>>,
-    /// Max tokens to generate; up to the end of the context if it is not positive.
-    num_predict: Option<i64>,
-    /// Max tokens of a chat's prompt: the oldest turns are left out. Named in a header if it is larger than the model's context.
-    num_ctx: Option<i64>,
+macro_rules! options_schema {
+    ({} $(
+        $(#[$doc:meta])* $name:ident $([$other:ident])? as $llama:ident: $type:ty, $sent:ty, $default:expr, $rule:expr,
+        $servers:expr;
+    )+) => {
+        /// The known options, for `/openapi.json`.
+        #[derive(utoipa::ToSchema)]
+        #[schema(as = OllamaOptions)]
+        #[expect(dead_code, reason = "a shape for the document; options are checked one by one")]
+        pub struct OptionsSchema {
+            $($(#[$doc])* $llama: Option<$sent>,)+
+            /// A random one if absent or -1.
+            seed: Option<i64>,
+            /// Up to 16; empty ones are ignored.
+            stop: Option<Vec<String>>,
+            /// Max tokens to generate; up to the end of the context if it is not positive.
+            num_predict: Option<i64>,
+            /// Max tokens of a chat's prompt: the oldest turns are left out. Named in a header if it is larger than the model's context.
+            num_ctx: Option<i64>,
+        }
+    };
 }
+sampling_parameters!({ options_schema } {});
 
 /// Checked options.
 #[derive(Debug)]
@@ -65,16 +59,16 @@ pub fn check(options: Option<&Value>, ignored: &mut Vec<String>) -> Result<Optio
     let (mut fields, mut max_tokens, mut context) = (SamplingFields::default(), None, None);
     for (name, value) in given(options)? {
         let option = Given { name, value };
+        if let Some(row) = SAMPLING_PARAMETERS.iter().find(|row| row.llama_name == name) {
+            let value = match row.rule {
+                // A negative number is off, as zero.
+                Rule::Count => option.count()?.into(),
+                Rule::Within { .. } => option.number()?,
+            };
+            row.set(&mut fields.parameters, value).or_else(|what| option.invalid(&what))?;
+            continue;
+        }
         match name.as_str() {
-            "temperature" => fields.temperature = Some(option.number()?),
-            "top_p" => fields.top_p = Some(option.number()?),
-            "min_p" => fields.min_p = Some(option.number()?),
-            "typical_p" => fields.typical_p = Some(option.number()?),
-            "repeat_penalty" => fields.repetition_penalty = Some(option.number()?),
-            "presence_penalty" => fields.presence_penalty = Some(option.number()?),
-            "frequency_penalty" => fields.frequency_penalty = Some(option.number()?),
-            // A negative number is off, as zero.
-            "top_k" => fields.top_k = Some(option.count()?.into()),
             "seed" => fields.seed = Some(option.integer()?).filter(|seed| *seed != -1),
             "stop" => fields.stop = Some(option.stop()?),
             // Up to the end of the context if it is not positive.
@@ -94,10 +88,7 @@ fn in_options(error: Error) -> Error {
     if field.starts_with("options.") {
         return error;
     }
-    let name = match field.as_str() {
-        "repetition_penalty" => "options.repeat_penalty".to_owned(),
-        name => format!("options.{name}"),
-    };
+    let name = format!("options.{field}");
     let text = error.message().replace(&format!("'{field}'"), &format!("'{name}'"));
     Error::invalid(name, text)
 }
@@ -135,10 +126,9 @@ impl Given<'_> {
         invalid_field(&format!("options.{}", self.name), what)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "the nearest number of the sampler's type")]
-    fn number(&self) -> Result<f32> {
+    fn number(&self) -> Result<f64> {
         match self.value.as_f64() {
-            Some(number) => Ok(number as f32),
+            Some(number) => Ok(number),
             None => self.invalid("must be a number"),
         }
     }
@@ -181,6 +171,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::engine::SamplingParameters;
 
     #[test]
     fn options_are_honoured_or_named() {
@@ -193,7 +184,8 @@ mod tests {
         assert_eq!(ignored, ["options.mirostat", "options.num_gpu"]);
         assert_eq!((checked.max_tokens, checked.context, checked.seed), (Some((8, NUM_PREDICT)), Some(4096), None));
         assert_eq!(checked.stop.unwrap(), ["x"]);
-        let SamplingRequest { temperature, top_k, top_p, min_p, typical_p, repetition_penalty, .. } = checked.sampling;
+        let SamplingParameters { temperature, top_k, top_p, min_p, typical_p, repetition_penalty, .. } =
+            checked.sampling.parameters;
         assert_eq!((temperature, top_k, top_p, min_p), (Some(0.), Some(20), Some(0.5), None));
         assert_eq!((typical_p, repetition_penalty), (Some(0.7), Some(1.1)));
         for endless in [json!({ "num_predict": -1 }), json!({ "num_predict": -2.0 }), json!({}), Value::Null] {

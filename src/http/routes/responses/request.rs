@@ -150,7 +150,7 @@ impl ResponsesRequest {
     ) -> Result<Checked> {
         self.refuse_unsupported()?;
         let max_tokens = self.max_output_tokens.map(|count| (count, "max_output_tokens"));
-        let CheckedSampling { mut sampling, seed, stop, stream } = self.sampling_fields().check(max_tokens, false)?;
+        let CheckedSampling { mut sampling, seed, stop, stream } = self.sampling_fields()?.check(max_tokens, false)?;
         sampling.fill_in(defaults);
         let logprobs = self.logprobs()?;
         let RequestedReasoning { variables, format } =

@@ -7,7 +7,7 @@
 //! A `top_p` of 0 is greedy, as in llama.cpp and Ollama: the smallest set of tokens has one token.
 
 mod bad_words;
-pub mod range;
+pub mod parameters;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
