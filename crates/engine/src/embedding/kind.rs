@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::model::EncoderModel;
+use super::workload::EmbeddingWorkload;
 use crate::checkpoint::Checkpoint;
 use crate::kinds::{Adaptable, LoadSource, LoadedModel, MemoryNeed, Model};
 use crate::model_adapter::ModelAdapter;
@@ -11,6 +12,7 @@ use crate::model_info::ModelKind;
 use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::metrics::{Description, KindMetrics};
 use crate::settings::Settings;
 use outpost_models::ModelError;
 use outpost_models::backend::Backend;
@@ -21,6 +23,13 @@ impl Model for EncoderModel {
     const KINDS: &'static [ModelKind] = &[ModelKind::Embedding, ModelKind::Reranker, ModelKind::Classifier];
 
     type Checkpoint = Checkpoint;
+
+    type Workload = EmbeddingWorkload;
+
+    const METRICS: KindMetrics = KindMetrics {
+        waiting: Some(Description { name: "text_tokens_queued", help: "Queued tokens of texts to embed or rank" }),
+        ..KindMetrics::NONE
+    };
 
     fn open(path: &Path) -> Result<Checkpoint, String> {
         Checkpoint::open(path)
@@ -46,6 +55,10 @@ impl Model for EncoderModel {
 }
 
 impl LoadedModel for EncoderModel {
+    fn id(&self) -> &str {
+        self.id()
+    }
+
     fn device(&self) -> DeviceIndex {
         self.device
     }

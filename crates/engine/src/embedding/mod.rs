@@ -14,7 +14,6 @@ pub use queue::EmbeddingQueue;
 pub use scheduler::Vectors;
 pub use sentence_transformers::{InputType, Matryoshka, pooling_type};
 pub use tokenizer::EncoderTokenizer;
-pub use workload::EmbeddingWorkload;
 
 /// Max texts of a batch. In a decoder even a short text takes a whole KV block.
 const MAX_BATCH_TEXTS: usize = 256;

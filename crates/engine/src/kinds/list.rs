@@ -4,21 +4,26 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::model::{LoadSource, LoadedModel, MemoryNeed, Model};
+use super::queue::{QueuedWorkload, Queues, RequestQueue};
 use crate::device_backend::DeviceBackend;
 use crate::embedding::EncoderModel;
 use crate::error::LoadError;
 use crate::image::ImageModel;
 use crate::model_info::ModelKind;
 use crate::precision::Precision;
+use crate::runtime::Runtime;
 use crate::runtime::catch_panic::catch_load_panic;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::metrics::KindMetrics;
+use crate::runtime::workload::Workload;
 use crate::settings::Settings;
 use crate::speech::SpeechModel;
 use crate::text::model::TextModel;
+use crate::training::TrainingWorkload;
 use crate::transcription::TranscriptionModel;
 use outpost_models::backend::Backend;
 
-/// Every kind.
+/// Every kind, in the order of the turns of their workloads.
 pub static KINDS: [Kind; 5] = [
     Kind::of::<TextModel>(),
     Kind::of::<EncoderModel>(),
@@ -35,6 +40,11 @@ pub struct Kind {
     pub memory: Memory,
     /// Reads the weights of a model on a device. The settings are adapted to the device.
     pub load: Load,
+    /// Adds the queue of a device, and returns its workload.
+    start: fn(&mut Queues, &Arc<Runtime>) -> Box<dyn Workload>,
+    /// The number that [`KindMetrics::waiting`] counts on a device.
+    pub waiting: fn(&Queues) -> usize,
+    pub metrics: KindMetrics,
 }
 
 type Memory = fn(&Path, &DeviceBackend, &Settings) -> Result<MemoryNeed, String>;
@@ -51,13 +61,33 @@ pub struct LoadHooks<'a> {
 
 impl Kind {
     const fn of<M: Model>() -> Self {
-        Self { kinds: M::KINDS, memory: memory::<M>, load: load::<M> }
+        Self {
+            kinds: M::KINDS,
+            memory: memory::<M>,
+            load: load::<M>,
+            start: Queues::start::<M::Workload>,
+            waiting: waiting::<M>,
+            metrics: M::METRICS,
+        }
     }
 
     /// The kind of the models that do this.
     pub fn find(kind: ModelKind) -> Option<&'static Self> {
         KINDS.iter().find(|one| one.kinds.contains(&kind))
     }
+}
+
+/// The queues and the workloads of a device. Text generation is first, because it computes in every round
+/// ([`Worker`](crate::runtime::supervised_worker::Worker)); training is last, because it gives way to all others.
+pub fn start_queues(runtime: &Arc<Runtime>) -> (Queues, Vec<Box<dyn Workload>>) {
+    let mut queues = Queues::default();
+    let mut workloads: Vec<_> = KINDS.iter().map(|kind| (kind.start)(&mut queues, runtime)).collect();
+    workloads.push(queues.start::<TrainingWorkload>(runtime));
+    (queues, workloads)
+}
+
+fn waiting<M: Model>(queues: &Queues) -> usize {
+    queues.get::<<M::Workload as QueuedWorkload>::Queue>().map_or(0, RequestQueue::waiting)
 }
 
 fn memory<M: Model>(path: &Path, device: &DeviceBackend, settings: &Settings) -> Result<MemoryNeed, String> {

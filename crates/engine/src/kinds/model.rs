@@ -4,12 +4,14 @@ use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::queue::QueuedWorkload;
 use crate::model_adapter::ModelAdapter;
 use crate::model_info::ModelKind;
 use crate::precision::Precision;
 use crate::preprocessor::Isolation;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::metrics::KindMetrics;
 use crate::settings::Settings;
 use outpost_models::ModelError;
 use outpost_models::backend::Backend;
@@ -18,6 +20,8 @@ use outpost_models::weights::Footprint;
 
 /// A model in memory.
 pub trait LoadedModel: Any + Send + Sync {
+    fn id(&self) -> &str;
+
     /// The device that runs it.
     fn device(&self) -> DeviceIndex;
 
@@ -93,6 +97,12 @@ pub trait Model: LoadedModel + Sized {
 
     /// A checkpoint whose headers are read and checked, and whose weights are not read yet.
     type Checkpoint;
+
+    /// What computes the requests for its models.
+    type Workload: QueuedWorkload;
+
+    /// The metrics that it has besides those of all kinds.
+    const METRICS: KindMetrics;
 
     /// Opens and checks the checkpoint with the main file `path`.
     ///

@@ -3,12 +3,15 @@
 use std::path::Path;
 
 use super::checkpoint::SpeechCheckpoint;
+use super::job::{SPOKEN, SpeechJob};
 use super::model::SpeechModel;
+use crate::jobs::JobWorkload;
 use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model};
 use crate::model_info::ModelKind;
 use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::metrics::{Description, KindMetrics};
 use crate::settings::Settings;
 use outpost_models::backend::Backend;
 
@@ -16,6 +19,14 @@ impl Model for SpeechModel {
     const KINDS: &'static [ModelKind] = &[ModelKind::Speech];
 
     type Checkpoint = SpeechCheckpoint;
+
+    type Workload = JobWorkload<SpeechJob>;
+
+    const METRICS: KindMetrics = KindMetrics {
+        waiting: Some(Description { name: "speech_parts_queued", help: "Queued parts of texts to speak" }),
+        seconds: Some(SPOKEN),
+        ..KindMetrics::NONE
+    };
 
     fn open(path: &Path) -> Result<SpeechCheckpoint, String> {
         SpeechCheckpoint::open(path)
@@ -41,6 +52,10 @@ impl Model for SpeechModel {
 }
 
 impl LoadedModel for SpeechModel {
+    fn id(&self) -> &str {
+        self.id()
+    }
+
     fn device(&self) -> DeviceIndex {
         self.device
     }

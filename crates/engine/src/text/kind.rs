@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::model::TextModel;
+use super::workload::TextWorkload;
 use crate::checkpoint::Checkpoint;
 use crate::kinds::{Adaptable, LoadSource, LoadedModel, MemoryNeed, Model};
 use crate::model_adapter::ModelAdapter;
@@ -11,6 +12,7 @@ use crate::model_info::ModelKind;
 use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::metrics::KindMetrics;
 use crate::settings::Settings;
 use outpost_models::ModelError;
 use outpost_models::backend::Backend;
@@ -27,6 +29,11 @@ impl Model for TextModel {
     const KINDS: &'static [ModelKind] = &[ModelKind::Text, ModelKind::Unknown];
 
     type Checkpoint = Checkpoint;
+
+    type Workload = TextWorkload;
+
+    /// Those of text generation are by model.
+    const METRICS: KindMetrics = KindMetrics::NONE;
 
     fn open(path: &Path) -> Result<Checkpoint, String> {
         Checkpoint::open_text(path)
@@ -59,6 +66,10 @@ impl Model for TextModel {
 }
 
 impl LoadedModel for TextModel {
+    fn id(&self) -> &str {
+        self.id()
+    }
+
     fn device(&self) -> DeviceIndex {
         self.device
     }

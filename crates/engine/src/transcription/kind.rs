@@ -2,13 +2,16 @@
 
 use std::path::Path;
 
+use super::batch::TRANSCRIBED;
 use super::checkpoint::WhisperCheckpoint;
 use super::model::TranscriptionModel;
+use super::workload::TranscriptionWorkload;
 use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model};
 use crate::model_info::ModelKind;
 use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::metrics::{Description, KindMetrics};
 use crate::settings::Settings;
 use outpost_models::backend::Backend;
 
@@ -16,6 +19,14 @@ impl Model for TranscriptionModel {
     const KINDS: &'static [ModelKind] = &[ModelKind::Transcription];
 
     type Checkpoint = WhisperCheckpoint;
+
+    type Workload = TranscriptionWorkload;
+
+    const METRICS: KindMetrics = KindMetrics {
+        waiting: Some(Description { name: "transcriptions_running", help: "Transcriptions that wait or run" }),
+        seconds: Some(TRANSCRIBED),
+        ..KindMetrics::NONE
+    };
 
     fn open(path: &Path) -> Result<WhisperCheckpoint, String> {
         WhisperCheckpoint::open(path)
@@ -41,6 +52,10 @@ impl Model for TranscriptionModel {
 }
 
 impl LoadedModel for TranscriptionModel {
+    fn id(&self) -> &str {
+        self.id()
+    }
+
     fn device(&self) -> DeviceIndex {
         self.device
     }

@@ -32,4 +32,3 @@ pub use request::{
     SAMPLE_RATE, Segment, SpeechWindow, SpokenToken, TranscriptionEvent, TranscriptionRequest, TranscriptionTask,
     WINDOW_SAMPLES, Word,
 };
-pub use workload::TranscriptionWorkload;
