@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::model::{LoadSource, LoadedModel, MemoryNeed, Model};
+use super::model::{LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles};
 use super::queue::{QueuedWorkload, Queues, RequestQueue};
 use crate::device_backend::DeviceBackend;
 use crate::embedding::EncoderModel;
 use crate::error::LoadError;
 use crate::image::ImageModel;
-use crate::model_info::ModelKind;
+use crate::model_info::{ModelInfo, ModelKind};
 use crate::precision::Precision;
 use crate::runtime::Runtime;
 use crate::runtime::catch_panic::catch_load_panic;
@@ -35,6 +35,7 @@ pub static KINDS: [Kind; 5] = [
 /// The functions of a kind of models, for callers that learn the kind at run time.
 pub struct Kind {
     kinds: &'static [ModelKind],
+    describe: fn(&ModelFiles<'_>, &mut ModelInfo) -> bool,
     /// The memory that a model in full precision needs on a device. The arguments are the model's main file, the device and
     /// the settings, adapted to the device.
     pub memory: Memory,
@@ -63,12 +64,19 @@ impl Kind {
     const fn of<M: Model>() -> Self {
         Self {
             kinds: M::KINDS,
+            describe: M::describe,
             memory: memory::<M>,
             load: load::<M>,
             start: Queues::start::<M::Workload>,
             waiting: waiting::<M>,
             metrics: M::METRICS,
         }
+    }
+
+    /// Describes a model of a format that several kinds have. Returns `false` if it is of no kind. Text generation is asked last: it
+    /// describes every GGUF file, and decoders that embed texts have its architectures.
+    pub fn describe(files: &ModelFiles<'_>, info: &mut ModelInfo) -> bool {
+        KINDS.iter().rev().any(|kind| (kind.describe)(files, info))
     }
 
     /// The kind of the models that do this.

@@ -6,8 +6,8 @@ use super::checkpoint::SpeechCheckpoint;
 use super::job::{SPOKEN, SpeechJob};
 use super::model::SpeechModel;
 use crate::jobs::JobWorkload;
-use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model};
-use crate::model_info::ModelKind;
+use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles};
+use crate::model_info::{ModelInfo, ModelKind};
 use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
@@ -27,6 +27,17 @@ impl Model for SpeechModel {
         seconds: Some(SPOKEN),
         ..KindMetrics::NONE
     };
+
+    fn describe(files: &ModelFiles<'_>, info: &mut ModelInfo) -> bool {
+        let ModelFiles::HuggingFace { folder, config } = files else { return false };
+        if !SpeechCheckpoint::is_config(config) {
+            return false;
+        }
+        info.kind = ModelKind::Speech;
+        info.architecture = "kokoro".to_owned();
+        info.problem = SpeechCheckpoint::open(&folder.join("config.json")).err();
+        true
+    }
 
     fn open(path: &Path) -> Result<SpeechCheckpoint, String> {
         SpeechCheckpoint::open(path)

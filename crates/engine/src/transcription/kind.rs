@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::batch::TRANSCRIBED;
 use super::checkpoint::WhisperCheckpoint;
 use super::model::TranscriptionModel;
 use super::workload::TranscriptionWorkload;
-use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model};
-use crate::model_info::ModelKind;
+use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles};
+use crate::model_info::{ModelInfo, ModelKind};
 use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
@@ -27,6 +29,17 @@ impl Model for TranscriptionModel {
         seconds: Some(TRANSCRIBED),
         ..KindMetrics::NONE
     };
+
+    fn describe(files: &ModelFiles<'_>, info: &mut ModelInfo) -> bool {
+        let ModelFiles::HuggingFace { folder, config } = files else { return false };
+        if config.get("model_type").and_then(Value::as_str) != Some("whisper") {
+            return false;
+        }
+        info.kind = ModelKind::Transcription;
+        info.context_window = None;
+        info.problem = WhisperCheckpoint::open(&folder.join("config.json")).err();
+        true
+    }
 
     fn open(path: &Path) -> Result<WhisperCheckpoint, String> {
         WhisperCheckpoint::open(path)

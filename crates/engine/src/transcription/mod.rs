@@ -24,7 +24,6 @@ mod window_decoder;
 mod words;
 mod workload;
 
-pub use checkpoint::WhisperCheckpoint;
 pub use events::{Transcription, WindowSender};
 pub use model::TranscriptionModel;
 pub use queue::TranscriptionQueue;
