@@ -4,17 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use super::device_backend::DeviceBackend;
-use super::embedding::{EmbeddingQueue, EmbeddingWorkload};
-use super::image::{ImageQueue, ImageWorkload};
+use super::kinds::{Queues, start_queues};
 use super::runtime::Runtime;
 use super::runtime::supervised_worker::Worker;
-use super::runtime::workload::Workload;
 use super::settings::Settings;
-use super::speech::{SpeechQueue, SpeechWorkload};
-use super::text::queue::TextQueue;
-use super::text::workload::TextWorkload;
-use super::training::{TrainingQueue, TrainingWorkload};
-use super::transcription::{TranscriptionQueue, TranscriptionWorkload};
 use outpost_models::devices::Selected;
 use outpost_models::kv::KvType;
 
@@ -27,38 +20,19 @@ const GPU_PREFILL_CHUNK: usize = 1024;
 pub struct DeviceWorker {
     pub backend: DeviceBackend,
     pub runtime: Arc<Runtime>,
-    pub texts: Arc<TextQueue>,
-    pub embeddings: Arc<EmbeddingQueue>,
-    pub images: Arc<ImageQueue>,
-    pub transcriptions: Arc<TranscriptionQueue>,
-    pub speeches: Arc<SpeechQueue>,
-    pub trainings: Arc<TrainingQueue>,
+    pub queues: Queues,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl DeviceWorker {
     /// Starts the worker thread. Fails if the operating system cannot start it.
     pub fn start(backend: DeviceBackend, runtime: Arc<Runtime>) -> std::io::Result<Self> {
-        let texts = TextQueue::new(Arc::clone(&runtime));
-        let embeddings = EmbeddingQueue::new(Arc::clone(&runtime));
-        let images = ImageQueue::new(Arc::clone(&runtime));
-        let transcriptions = TranscriptionQueue::new(Arc::clone(&runtime));
-        let speeches = SpeechQueue::new(Arc::clone(&runtime));
-        let trainings = TrainingQueue::new(Arc::clone(&runtime));
-        runtime.set_kv_cache(Arc::downgrade(&texts) as _);
-        let workloads: Vec<Box<dyn Workload>> = vec![
-            Box::new(TextWorkload::new(Arc::clone(&texts))),
-            Box::new(EmbeddingWorkload::new(Arc::clone(&embeddings))),
-            Box::new(TranscriptionWorkload::new(Arc::clone(&transcriptions))),
-            Box::new(SpeechWorkload::new(Arc::clone(&speeches))),
-            Box::new(ImageWorkload::new(Arc::clone(&images))),
-            Box::new(TrainingWorkload::new(Arc::clone(&trainings))),
-        ];
+        let (queues, workloads) = start_queues(&runtime);
         let worker = Worker::new(Arc::clone(&runtime), workloads, backend.check());
         let thread =
             std::thread::Builder::new().name(format!("engine {}", runtime.device.name)).spawn(|| worker.run())?;
         let thread = Mutex::new(Some(thread));
-        Ok(Self { backend, runtime, texts, embeddings, images, transcriptions, speeches, trainings, thread })
+        Ok(Self { backend, runtime, queues, thread })
     }
 
     /// Waits for the thread, which ends when the runtime is closed.

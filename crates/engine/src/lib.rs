@@ -53,12 +53,13 @@ pub use device_backend::DeviceBackend;
 use device_worker::{DeviceWorker, settings_for};
 pub use devices::Devices;
 pub use discovery::{AdapterFiles, AdapterSource, ignored_files, installed_models, model_entry};
-use embedding::Vectors;
+use embedding::{EmbeddingQueue, Vectors};
 pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use error::{Failure, InUse, LoadError, PreprocessError, Refused, TooLarge};
-use image::ImageJob;
 pub use image::{Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
+use image::{ImageJob, ImageQueue};
 pub use image::{MAX_SIDE as MAX_IMAGE_SIDE, MIN_SIDE as MIN_IMAGE_SIDE};
+use kinds::{KINDS, RequestQueue};
 pub use kinds::{MemoryNeed, Model};
 pub use model_info::{ModelInfo, ModelKind};
 pub use model_memory::model_memory;
@@ -77,7 +78,7 @@ pub use settings::{
     Drafts, MAX_ALLOWED_TOKENS, MAX_BAD_WORDS, MAX_CHOICES, MAX_IMAGES, MAX_LOGPROBS_PER_POSITION, MAX_STOP_BYTES,
     MAX_STOP_TOKENS, MAX_STOPS, MAX_TOP_LOGPROBS, Settings,
 };
-use speech::SpeechJob;
+use speech::{SpeechJob, SpeechQueue};
 pub use speech::{SpeechModel, SpeechParts, SpeechRequest, SpokenPart, VoiceInfo};
 pub use text::chat_template::PromptError;
 use text::content_hash;
@@ -85,6 +86,7 @@ pub use text::grammar::{CompiledGrammar, GrammarError, Unenforced, gbnf_to_lark}
 pub use text::model::TextModel;
 pub use text::prompt_options::{PromptEnd, PromptOptions, RESERVED_VARIABLES, TemplateVariable};
 pub use text::queue::Load;
+use text::queue::TextQueue;
 pub use text::reasoning::{ReasoningRequest, is_in_template as template_has_reasoning};
 pub use text::request::{
     DeltaStream, FinishReason, Generation, GenerationRequest, PromptLogprob, PromptToken, Sampling, TextDelta,
@@ -94,11 +96,13 @@ pub use text::sampler::parameters::{Number, Rule, SAMPLING_PARAMETERS, SamplingP
 pub use text::tools::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCallDelta};
 pub use text::training_example::{TrainingExample, TrainingTexts};
 pub use tokenizer::{InfillFile, InfillTexts, Prompt, SpecialTokenOptions, TokenizeLimits};
+use training::TrainingQueue;
 pub use training::{
     Measurement, StepReport, TrainableModel, TrainingCheckpoint, TrainingData, TrainingEvent, TrainingMethod,
     TrainingOptions, TrainingRun, TrainingText,
 };
 
+use transcription::TranscriptionQueue;
 pub use transcription::{
     SAMPLE_RATE as TRANSCRIPTION_SAMPLE_RATE, Segment, SpeechWindow, SpokenToken, Transcription, TranscriptionEvent,
     TranscriptionModel, TranscriptionRequest, TranscriptionTask, WINDOW_SAMPLES, WindowSender, Word,
@@ -120,7 +124,8 @@ impl Engine {
     /// Starts the compute thread of each device that models run on. Fails if a device cannot be opened, or if the operating
     /// system cannot start a thread.
     pub fn start(settings: Settings, clock: Arc<dyn ClockRng>) -> std::io::Result<Self> {
-        let metrics = Arc::new(Metrics::new(server_info(settings.threads)));
+        let metrics = Metrics::new(server_info(settings.threads), KINDS.iter().map(|kind| kind.metrics));
+        let metrics = Arc::new(metrics);
         let (devices, placement) = start_devices(&settings, &metrics, &clock)?;
         let devices: Arc<[DeviceWorker]> = devices.into();
         let registry = Arc::new(Registry::new(settings, Arc::clone(&devices), placement, clock));
@@ -130,9 +135,15 @@ impl Engine {
         Ok(Self { owner: Arc::new(Owner { registry, devices, metrics }) })
     }
 
-    /// The device that runs a model.
-    fn device(&self, index: DeviceIndex) -> Result<&DeviceWorker, Refused> {
-        self.owner.devices.get(index).ok_or_else(|| Refused::Invalid("the model's device does not exist".to_owned()))
+    /// The queue of the device that runs a model.
+    fn queue<Q: RequestQueue>(&self, device: DeviceIndex) -> Result<&Q, Refused> {
+        let queue = self.owner.devices.get(device).and_then(|device| device.queues.get());
+        queue.ok_or_else(|| Refused::Invalid("the model's device does not exist".to_owned()))
+    }
+
+    /// The queues of text generation of all devices.
+    fn texts(&self) -> impl Iterator<Item = &TextQueue> {
+        self.owner.devices.iter().filter_map(|device| device.queues.get())
     }
 
     /// Max choices that each device generates at once, across all models.
@@ -147,12 +158,12 @@ impl Engine {
 
     /// Checks whether [`Self::submit`] would refuse a request with any prompt, so that callers can skip tokenizing one.
     pub fn check_queue(&self, model: &TextModel, tenant: u128) -> Result<(), Refused> {
-        self.device(model.device)?.texts.check(model, tenant)
+        self.queue::<TextQueue>(model.device)?.check(model, tenant)
     }
 
     /// Queues the request or refuses it at once. Never blocks.
     pub fn submit(&self, model: &Arc<TextModel>, request: GenerationRequest) -> Result<Generation, Refused> {
-        let DeviceWorker { runtime, texts, .. } = self.device(model.device)?;
+        let texts = self.queue::<TextQueue>(model.device)?;
         if !model.is_available_to(request.tenant) {
             return Err(Refused::Invalid(format!("the model {} belongs to another project", model.id())));
         }
@@ -163,7 +174,7 @@ impl Engine {
         // Each choice holds room for its next delta, also while it waits for a slot.
         let capacity = DELTA_BUFFER.max(2 * request.choices as usize);
         let receiver = texts.push(model, request, capacity)?;
-        Ok(Generation { prompt_tokens, deltas: DeltaStream::new(receiver, Arc::clone(runtime)) })
+        Ok(Generation { prompt_tokens, deltas: DeltaStream::new(receiver, Arc::clone(texts.runtime())) })
     }
 
     /// What, besides the request, decides the text that a model generates: its weights, this version of the server, the
@@ -195,7 +206,7 @@ impl Engine {
                     .to_owned(),
             ));
         }
-        self.device(model.device)?.embeddings.push(model, tenant, texts)
+        self.queue::<EmbeddingQueue>(model.device)?.push(model, tenant, texts)
     }
 
     /// Queues images to generate or refuses them. Tokenizes the prompts first, so it must not run on an async thread.
@@ -209,7 +220,7 @@ impl Engine {
         }
         model.check(&request).map_err(Refused::Invalid)?;
         let prompts = model.tokenize(&request)?;
-        self.device(model.device)?.images.push(ImageJob::new(model, request, prompts))
+        self.queue::<ImageQueue>(model.device)?.push(ImageJob::new(model, request, prompts))
     }
 
     /// Queues a transcription or refuses it. Its audio follows through the [`WindowSender`]. Tokenizes the prompt first, so it
@@ -220,13 +231,13 @@ impl Engine {
         request: &TranscriptionRequest,
     ) -> Result<(WindowSender, Transcription), Refused> {
         let request = model.prepare(request)?;
-        self.device(model.device)?.transcriptions.push(model, request)
+        self.queue::<TranscriptionQueue>(model.device)?.push(model, request)
     }
 
     /// Queues a text to speak or refuses it. Turns it into phonemes first, so it must not run on an async thread. Dropping the
     /// parts cancels.
     pub fn speak(&self, model: &Arc<SpeechModel>, request: &SpeechRequest) -> Result<SpeechParts, Refused> {
-        self.device(model.device)?.speeches.push(SpeechJob::new(model, request)?)
+        self.queue::<SpeechQueue>(model.device)?.push(SpeechJob::new(model, request)?)
     }
 
     /// Queues a training, which [`Registry::load_for_training`] has loaded the model for, or refuses it at once. `saved`: the
@@ -238,7 +249,7 @@ impl Engine {
         options: TrainingOptions,
         saved: Option<Vec<u8>>,
     ) -> Result<TrainingRun, Refused> {
-        self.device(model.device)?.trainings.push(model, data, options, saved)
+        self.queue::<TrainingQueue>(model.device)?.push(model, data, options, saved)
     }
 
     /// Checks that the KV cache of `positions` positions fits into the memory that the model's weights leave.
@@ -276,7 +287,7 @@ impl Engine {
 
     /// Sets the most queued text requests of a model. Those that are queued already stay.
     pub fn set_max_queued(&self, requests: usize) {
-        self.owner.devices.iter().for_each(|device| device.texts.set_max_queued(requests));
+        self.texts().for_each(|texts| texts.set_max_queued(requests));
     }
 
     /// Accepts no new requests and fails queued ones. Running requests continue.
@@ -307,41 +318,36 @@ impl Engine {
 
     /// The load of text generation on all devices.
     pub fn load(&self) -> Load {
-        self.owner.devices.iter().map(|device| device.texts.load()).sum()
+        self.texts().map(TextQueue::load).sum()
     }
 
     /// The engine's metrics as OpenMetrics text.
     pub fn metrics(&self) -> String {
         let Owner { registry, devices, metrics } = &*self.owner;
         for model in registry.loaded_networks() {
-            if let Some(device) = devices.get(model.device) {
-                metrics.load(model.id(), &device.texts.lock().scheduler.counts_of(model.key));
+            if let Ok(texts) = self.queue::<TextQueue>(model.device) {
+                metrics.load(model.id(), &texts.lock().scheduler.counts_of(model.key));
             }
         }
-        let (mut speed, mut waiting_tokens, mut waiting_images) = (0., 0, 0);
-        let (mut transcriptions, mut speech_parts) = (0, 0);
-        for DeviceWorker { runtime, texts, embeddings, images, transcriptions: queue, speeches, .. } in &**devices {
-            metrics.set_uptime(runtime.uptime());
-            let state = texts.lock();
-            let counts = state.scheduler.counts();
-            speed += state.speed().unwrap_or(0.);
-            drop(state);
-            waiting_tokens += embeddings.waiting_tokens();
-            waiting_images += images.waiting();
-            transcriptions += queue.requests();
-            speech_parts += speeches.waiting();
+        let mut speed = 0.;
+        for DeviceWorker { runtime, queues, .. } in &**devices {
             let (name, memory) = (runtime.device.name.as_str(), &runtime.memory);
+            metrics.set_uptime(runtime.uptime());
             metrics.memory(name, "weights", memory.weights());
             metrics.memory(name, "scratch", memory.scratch());
+            metrics.memory(name, "total", memory.total());
+            let Some(state) = queues.get::<TextQueue>().map(TextQueue::lock) else { continue };
+            let counts = state.scheduler.counts();
             metrics.memory(name, "kv_held", counts.held_bytes);
             metrics.memory(name, "kv_cached", counts.cached_bytes);
-            metrics.memory(name, "total", memory.total());
+            speed += state.speed().unwrap_or(0.);
         }
         metrics.speed(speed);
-        metrics.set_queued_text_tokens(waiting_tokens);
-        metrics.set_queued_images(waiting_images);
-        metrics.set_transcriptions(transcriptions);
-        metrics.set_queued_speech_parts(speech_parts);
+        for kind in &KINDS {
+            if let Some(metric) = kind.metrics.waiting {
+                metrics.set_waiting(metric, devices.iter().map(|device| (kind.waiting)(&device.queues)).sum());
+            }
+        }
         metrics.encode()
     }
 }

@@ -4,6 +4,7 @@
 //! problem has none.
 
 use outpost_common::clock_rng::Timestamp;
+use outpost_upstream::Kind;
 
 /// The folder for adapters. It is not a model.
 pub const LORAS: &str = "loras";
@@ -51,6 +52,19 @@ impl ModelKind {
             Self::Transcription => "transcription",
             Self::Speech => "speech",
             Self::Unknown => "known",
+        }
+    }
+}
+
+impl From<Kind> for ModelKind {
+    fn from(upstream: Kind) -> Self {
+        match upstream {
+            Kind::Chat | Kind::Completion => Self::Text,
+            Kind::Embedding => Self::Embedding,
+            Kind::Rerank => Self::Reranker,
+            Kind::Image => Self::Image,
+            Kind::Transcription => Self::Transcription,
+            Kind::Speech => Self::Speech,
         }
     }
 }

@@ -20,11 +20,11 @@ pub use size::size_text;
 pub use source::{EditKind, SourceImage};
 
 use super::blocking::run_blocking;
-use super::errors::{self, ModelErrors};
+use super::errors;
 use super::model_name::authorize_name;
 use super::upstream::errors::unsupported;
 use super::upstream::image_request::{self as remote, ImageRequest as UpstreamImageRequest};
-use super::upstream::models::UpstreamModels;
+use super::upstream::models::{ServedModel, UpstreamModels};
 use super::upstream::request_fields::json_call;
 use super::upstream::response_limits;
 use crate::clock_rng::ClockRng;
@@ -88,6 +88,17 @@ pub struct ImageCall {
     pub original: Option<SourceImage>,
 }
 
+/// What is known of a request that the engine or an upstream model has accepted.
+struct Submitted {
+    /// Width and height of each image.
+    size: [usize; 2],
+    /// One per image; `None` if it is not known.
+    seeds: Vec<Option<u64>>,
+    /// The steps of a whole image.
+    steps: usize,
+    events: ImageEvents,
+}
+
 impl Images {
     pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>, upstream: UpstreamModels) -> Self {
         let preparing =
@@ -111,11 +122,37 @@ impl Images {
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningImages> {
         authorize_name(&self.engine, access, &mut call.model)?;
-        if let Some(model) = self.upstream.find(&call.model).await? {
-            return self.start_upstream(access, &model, call, recorder).await;
-        }
-        let (model, permit) = self.load(access, &call.model).await?;
-        recorder.set_model(model.id());
+        let acquire = || self.preparing.acquire(access.project());
+        let model =
+            self.upstream.serve::<ImageModel, _>(access, &call.model, &[Kind::Image], &recorder, acquire).await?;
+        let (name, quality) = (call.model.clone(), call.quality);
+        let Submitted { size, seeds, steps, events } = match model {
+            ServedModel::Local(model, slot) => self.submit(access, model, slot, call).await?,
+            ServedModel::Upstream(model) => self.submit_upstream(&model, call, &recorder).await?,
+        };
+        Ok(RunningImages {
+            id: ImagesId::generate(&*self.clock_rng),
+            created: self.clock_rng.now(),
+            model: name,
+            size,
+            quality,
+            seeds,
+            steps,
+            events,
+            finished: 0,
+            unfinished: UnfinishedImage::default(),
+            recorder,
+        })
+    }
+
+    /// Decodes the source image and submits a request to the engine.
+    async fn submit(
+        &self,
+        access: &Access,
+        model: Arc<ImageModel>,
+        slot: Slot,
+        mut call: ImageCall,
+    ) -> Result<Submitted> {
         check_scheduler(&model, call.scheduler)?;
         if !call.lora.is_empty() {
             let (model, requested) = (Arc::clone(&model), call.lora.clone());
@@ -145,33 +182,18 @@ impl Images {
             engine.generate_images(&model, request).map_err(|refused| errors::from_refused(model.id(), refused))
         };
         let events = run_blocking(generate).await?;
-        drop(permit);
-        let (id, created) = (ImagesId::generate(&*self.clock_rng), self.clock_rng.now());
-        Ok(RunningImages {
-            id,
-            created,
-            model: call.model,
-            size: size.output,
-            quality: call.quality,
-            seeds: seeds.into_iter().map(Some).collect(),
-            steps,
-            events,
-            finished: 0,
-            unfinished: UnfinishedImage::default(),
-            recorder,
-        })
+        drop(slot);
+        let seeds = seeds.into_iter().map(Some).collect();
+        Ok(Submitted { size: size.output, seeds, steps, events })
     }
 
     /// Generates images with an upstream model. Waits for all of them.
-    async fn start_upstream(
+    async fn submit_upstream(
         &self,
-        access: &Access,
         model: &Arc<UpstreamModel>,
         call: ImageCall,
-        recorder: Arc<UsageRecorder>,
-    ) -> Result<RunningImages> {
-        self.upstream.require(access, model, &[Kind::Image]).await?;
-        recorder.set_model(&model.id);
+        recorder: &UsageRecorder,
+    ) -> Result<Submitted> {
         if call.original.is_some() {
             return Err(unsupported(&model.id, "image"));
         }
@@ -208,20 +230,8 @@ impl Images {
         // Without `resize`, the size is the target's, which may ignore the requested one.
         let size = call.size.filter(|_| call.resize).or(returned).unwrap_or_default();
         let done = images.into_iter().enumerate().map(|(index, image)| ImageEvent::Done { index, image });
-        Ok(RunningImages {
-            id: ImagesId::generate(&*self.clock_rng),
-            created: self.clock_rng.now(),
-            model: model.id.clone(),
-            size,
-            quality: call.quality,
-            seeds,
-            // The target does not report its steps.
-            steps: 0,
-            events: ImageEvents::finished(done.collect()),
-            finished: 0,
-            unfinished: UnfinishedImage::default(),
-            recorder,
-        })
+        // The target does not report its steps.
+        Ok(Submitted { size, seeds, steps: 0, events: ImageEvents::finished(done.collect()) })
     }
 
     /// Decodes the images of an upstream model.
@@ -238,19 +248,6 @@ impl Images {
             );
             Error::new(Code::ModelUnavailable, text).param("model")
         })
-    }
-
-    /// Loads the model and takes a preparation slot. A load that has begun keeps the slot even if its request is gone.
-    async fn load(&self, access: &Access, id: &str) -> Result<(Arc<ImageModel>, Slot)> {
-        let permit = self.preparing.acquire(access.project())?;
-        let (engine, access, id) = (self.engine.clone(), access.clone(), id.to_owned());
-        run_blocking(move || {
-            let errors = ModelErrors { engine: &engine, access: &access };
-            let model =
-                engine.models().load_model::<ImageModel>(&id).map_err(|error| errors.load_failed(&id, &error))?;
-            Ok((model, permit))
-        })
-        .await
     }
 
     /// Decodes the source image and determines the output size.

@@ -19,7 +19,7 @@ use super::errors::{self, ModelErrors};
 use super::model_name::{authorize_name, resolve_alias};
 use super::upstream::byte_stream::ByteStream;
 use super::upstream::errors::{from_failure, unsupported};
-use super::upstream::models::UpstreamModels;
+use super::upstream::models::{ServedModel, UpstreamModels};
 use super::upstream::request_fields::{Fields, json_call, number};
 use super::upstream::response_limits;
 pub use crate::audio::AudioFormat;
@@ -77,11 +77,26 @@ impl Speeches {
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningSpeech> {
         authorize_name(&self.engine, access, &mut call.model)?;
-        if let Some(model) = self.upstream.find(&call.model).await? {
-            return self.start_upstream(access, &model, &call, recorder).await;
-        }
-        let (model, slot) = self.load(access, &call.model).await?;
-        recorder.set_model(model.id());
+        let acquire = || self.preparing.acquire(access.project());
+        let model =
+            self.upstream.serve::<SpeechModel, _>(access, &call.model, &[Kind::Speech], &recorder, acquire).await?;
+        let format = call.format;
+        let parts = match model {
+            ServedModel::Local(model, slot) => self.speak(access, model, slot, call, &recorder).await?,
+            ServedModel::Upstream(model) => self.speak_upstream(&model, &call, &recorder).await?,
+        };
+        RunningSpeech::new(parts, format, recorder)
+    }
+
+    /// Resolves the voices, and submits a text to the engine.
+    async fn speak(
+        &self,
+        access: &Access,
+        model: Arc<SpeechModel>,
+        slot: Slot,
+        call: SpeechCall,
+        recorder: &UsageRecorder,
+    ) -> Result<PartSource> {
         let voices = voice_selection::resolve(&model.voices(), call.voices)?;
         recorder.charge_audio(ADMISSION_MILLIS).await?;
         let request = SpeechRequest {
@@ -99,26 +114,22 @@ impl Speeches {
             }
             engine.speak(&model, &request).map_err(|refused| refuse(model.id(), refused))
         };
-        let parts = PartSource::Engine(run_blocking(speak).await?);
-        RunningSpeech::new(parts, call.format, recorder)
+        Ok(PartSource::Engine(run_blocking(speak).await?))
     }
 
     /// Sends a text to an upstream model.
-    async fn start_upstream(
+    async fn speak_upstream(
         &self,
-        access: &Access,
         model: &Arc<UpstreamModel>,
         call: &SpeechCall,
-        recorder: Arc<UsageRecorder>,
-    ) -> Result<RunningSpeech> {
-        self.upstream.require(access, model, &[Kind::Speech]).await?;
-        recorder.set_model(&model.id);
+        recorder: &UsageRecorder,
+    ) -> Result<PartSource> {
         let max_bytes = response_limits::speech(&call.text, call.speed);
         let sent = json_call(model, "audio/speech", speech_fields(model, call)?, max_bytes);
         recorder.charge_audio(ADMISSION_MILLIS).await?;
         let started = ByteStream::start(self.upstream.client(), sent).await;
         let bytes = started.map_err(|failure| from_failure(&model.id, failure))?;
-        RunningSpeech::new(PartSource::Upstream(PcmParts::new(model.id.clone(), bytes)), call.format, recorder)
+        Ok(PartSource::Upstream(PcmParts::new(model.id.clone(), bytes)))
     }
 
     /// The voices of all models that the key may use, or of one model. Sorted by model and name. Loads no model.
@@ -138,19 +149,6 @@ impl Speeches {
                 Some(id) => of_model(&id),
                 None => Ok(models(&engine, &access).iter().filter_map(|id| of_model(id).ok()).flatten().collect()),
             }
-        })
-        .await
-    }
-
-    /// Loads the model and takes a slot. A load that has begun keeps the slot even if its request is gone.
-    async fn load(&self, access: &Access, id: &str) -> Result<(Arc<SpeechModel>, Slot)> {
-        let slot = self.preparing.acquire(access.project())?;
-        let (engine, access, id) = (self.engine.clone(), access.clone(), id.to_owned());
-        run_blocking(move || {
-            let errors = ModelErrors { engine: &engine, access: &access };
-            let model =
-                engine.models().load_model::<SpeechModel>(&id).map_err(|error| errors.load_failed(&id, &error))?;
-            Ok((model, slot))
         })
         .await
     }

@@ -9,9 +9,11 @@ mod running;
 mod temporary_space;
 mod upload;
 
+use std::fs::File;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use tokio::sync::oneshot;
 
@@ -24,10 +26,10 @@ use upload::Held;
 pub use upload::{ReceivedAudio, Upload, too_large};
 
 use super::blocking::run_blocking;
-use super::errors::{self, ModelErrors};
+use super::errors;
 use super::model_name::authorize_name;
 use super::upstream::errors::unsupported;
-use super::upstream::models::UpstreamModels;
+use super::upstream::models::{ServedModel, UpstreamModels};
 use super::upstream::transcription_request::{self as remote, TranscriptionRequest as UpstreamRequest};
 use crate::audio::{AudioError, lower_thread_priority};
 use crate::clock_rng::ClockRng;
@@ -121,31 +123,57 @@ impl Transcriptions {
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningTranscription> {
         authorize_name(&self.engine, access, &mut call.model)?;
-        if let Some(model) = self.upstream.find(&call.model).await? {
-            return self.start_upstream(access, &model, call, audio, recorder).await;
+        let model = self
+            .upstream
+            .serve::<TranscriptionModel, _>(access, &call.model, &[Kind::Transcription], &recorder, || Ok(()))
+            .await?;
+        match &model {
+            ServedModel::Local(model, ()) => check_languages(model, &call)?,
+            ServedModel::Upstream(model) if call.logprobs => return Err(unsupported(&model.id, "include")),
+            ServedModel::Upstream(_) => {}
         }
-        let model = self.load(access, &call.model).await?;
-        recorder.set_model(model.id());
-        check_languages(&model, &call)?;
         let (audio, measured_millis) = self.measure(access.project(), audio).await?;
         recorder.charge_audio(measured_millis).await?;
-        let request = TranscriptionRequest {
-            task: call.task,
-            language: call.language,
-            prompt: call.prompt,
-            temperature: call.temperature,
-            words: call.words,
-            seed: if call.temperature == 0.0 { 0 } else { self.draw_seed() },
-            tenant: access.project().to_u128(),
+        let ReceivedAudio { file, held } = audio;
+        let held = Arc::new(held);
+        let audio = Progress { measured_millis, decoded_millis: Arc::default(), transcribed: 0.0 };
+        let (events, decoded) = match model {
+            ServedModel::Local(model, ()) => {
+                let request = TranscriptionRequest {
+                    task: call.task,
+                    language: call.language,
+                    prompt: call.prompt,
+                    temperature: call.temperature,
+                    words: call.words,
+                    seed: if call.temperature == 0.0 { 0 } else { self.draw_seed() },
+                    tenant: access.project().to_u128(),
+                };
+                let decoded_millis = Arc::clone(&audio.decoded_millis);
+                let (events, decoded) =
+                    self.transcribe(model, request, (file, Arc::clone(&held)), decoded_millis).await?;
+                (events, Some(decoded))
+            }
+            ServedModel::Upstream(model) => {
+                let events = self.transcribe_upstream(&model, call, file, seconds(measured_millis)).await?;
+                // The target has done its work, so a client that leaves from now on is charged for it.
+                recorder.set_audio(measured_millis);
+                (events, None)
+            }
         };
+        let id = TranscriptionId::generate(&*self.clock_rng);
+        Ok(RunningTranscription { id, events, decoded, audio, recorder, _held: held })
+    }
+
+    /// Submits a request to the engine, and starts the thread that decodes the file for it. Returns how that ended, too.
+    async fn transcribe(
+        &self,
+        model: Arc<TranscriptionModel>,
+        request: TranscriptionRequest,
+        (file, held): (File, Arc<Held>),
+        decoded_millis: Arc<AtomicU64>,
+    ) -> Result<(Transcription, oneshot::Receiver<Result<()>>)> {
         let (engine, source) = (self.engine.clone(), self.source.clone());
         let (done, decoded) = oneshot::channel();
-        let ReceivedAudio { file, held } = audio;
-        let (held, decoded_millis) = (Arc::new(held), Arc::default());
-        let (_held, audio) = (
-            Arc::clone(&held),
-            Progress { measured_millis, decoded_millis: Arc::clone(&decoded_millis), transcribed: 0.0 },
-        );
         let submit = move || {
             let refused = |refused| errors::from_refused(model.id(), refused);
             let (windows, events) = engine.transcribe(&model, &request).map_err(refused)?;
@@ -160,33 +188,22 @@ impl Transcriptions {
             std::thread::Builder::new().name("audio-windows".to_owned()).spawn(decode).map_err(Error::internal)?;
             Ok(events)
         };
-        let events = run_blocking(submit).await?;
-        let id = TranscriptionId::generate(&*self.clock_rng);
-        Ok(RunningTranscription { id, events, decoded: Some(decoded), audio, recorder, _held })
+        Ok((run_blocking(submit).await?, decoded))
     }
 
-    /// Sends the file to an upstream model and waits for the whole transcript. The audio is measured here, because it is
-    /// what is metered.
-    async fn start_upstream(
+    /// Sends the file to an upstream model and waits for the whole transcript. `length`: seconds of audio. It is measured
+    /// here, because it is what is metered.
+    async fn transcribe_upstream(
         &self,
-        access: &Access,
         model: &Arc<UpstreamModel>,
         call: TranscriptionCall,
-        audio: ReceivedAudio,
-        recorder: Arc<UsageRecorder>,
-    ) -> Result<RunningTranscription> {
-        self.upstream.require(access, model, &[Kind::Transcription]).await?;
-        recorder.set_model(&model.id);
-        if call.logprobs {
-            return Err(unsupported(&model.id, "include"));
-        }
-        let (ReceivedAudio { file, held }, measured_millis) = self.measure(access.project(), audio).await?;
-        recorder.charge_audio(measured_millis).await?;
+        file: File,
+        length: f64,
+    ) -> Result<Transcription> {
         let operation = match call.task {
             TranscriptionTask::Transcribe => "audio/transcriptions",
             TranscriptionTask::Translate => "audio/translations",
         };
-        let id = TranscriptionId::generate(&*self.clock_rng);
         let request = UpstreamRequest {
             file,
             operation,
@@ -196,23 +213,9 @@ impl Transcriptions {
             words: call.words,
             boundary: format!("outpost-{:016x}{:016x}", self.draw_seed(), self.draw_seed()),
         };
-        let length = seconds(measured_millis);
-        let (events, _) =
-            self.upstream.whole(request.call(model, length), move |body| remote::read(body, length)).await?;
-        // The target has done its work, so a client that leaves from now on is charged for it.
-        recorder.set_audio(measured_millis);
-        let audio = Progress { measured_millis, decoded_millis: Arc::default(), transcribed: 0.0 };
-        let events = Transcription::finished(events);
-        Ok(RunningTranscription { id, events, decoded: None, audio, recorder, _held: Arc::new(held) })
-    }
-
-    async fn load(&self, access: &Access, id: &str) -> Result<Arc<TranscriptionModel>> {
-        let (engine, access, id) = (self.engine.clone(), access.clone(), id.to_owned());
-        run_blocking(move || {
-            let errors = ModelErrors { engine: &engine, access: &access };
-            engine.models().load_model::<TranscriptionModel>(&id).map_err(|error| errors.load_failed(&id, &error))
-        })
-        .await
+        let sent = request.call(model, length);
+        let (events, _) = self.upstream.whole(sent, move |body| remote::read(body, length)).await?;
+        Ok(Transcription::finished(events))
     }
 
     /// The file and its length in milliseconds, rounded up.

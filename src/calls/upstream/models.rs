@@ -1,14 +1,23 @@
-//! Which models other servers run.
+//! Where models run: on this server, or on others.
 
 use std::sync::Arc;
 
 use super::errors;
 use crate::calls::blocking::run_blocking;
 use crate::calls::errors::ModelErrors;
-use crate::engine::{Engine, LoadError, ModelKind, UpstreamLookup};
+use crate::engine::{Engine, LoadError, Model, ModelKind, UpstreamLookup};
 use crate::error::{Error, Result};
 use crate::service::access::Access;
+use crate::service::usage::UsageRecorder;
 use crate::upstream::{Kind, Response, Task, UpstreamCall, UpstreamClient, UpstreamModel};
+
+/// A model that a request names.
+pub enum ServedModel<M, S> {
+    /// It is loaded on this server. With the slot of the request's preparation.
+    Local(Arc<M>, S),
+    /// Another server runs it.
+    Upstream(Arc<UpstreamModel>),
+}
 
 /// Finds upstream models and calls them. Clones share the connections.
 #[derive(Clone)]
@@ -38,6 +47,34 @@ impl UpstreamModels {
         }
     }
 
+    /// The model `id` of kind `M`, which is loaded if this server runs it. An upstream model must be of one of `kinds`. Records the
+    /// model's name. `acquire` takes the slot in which a request to a model of this server is prepared; a load that has begun
+    /// keeps it even if the request is gone.
+    pub async fn serve<M: Model, S: Send + 'static>(
+        &self,
+        access: &Access,
+        id: &str,
+        kinds: &[Kind],
+        recorder: &UsageRecorder,
+        acquire: impl FnOnce() -> Result<S>,
+    ) -> Result<ServedModel<M, S>> {
+        if let Some(model) = self.find(id).await? {
+            self.require(access, &model, kinds).await?;
+            recorder.set_model(&model.id);
+            return Ok(ServedModel::Upstream(model));
+        }
+        let slot = acquire()?;
+        let (engine, access, id) = (self.engine.clone(), access.clone(), id.to_owned());
+        let load = move || {
+            let errors = ModelErrors { engine: &engine, access: &access };
+            let model = engine.models().load_model::<M>(&id).map_err(|error| errors.load_failed(&id, &error))?;
+            Ok((model, slot))
+        };
+        let (model, slot) = run_blocking(load).await?;
+        recorder.set_model(model.id());
+        Ok(ServedModel::Local(model, slot))
+    }
+
     /// Refuses a model that does something else.
     pub async fn require(&self, access: &Access, model: &UpstreamModel, kinds: &[Kind]) -> Result<()> {
         if kinds.contains(&model.kind) {
@@ -50,14 +87,7 @@ impl UpstreamModels {
             );
             return Err(Error::invalid("model", text));
         }
-        let expected = match kinds.first() {
-            Some(Kind::Embedding) => ModelKind::Embedding,
-            Some(Kind::Rerank) => ModelKind::Reranker,
-            Some(Kind::Image) => ModelKind::Image,
-            Some(Kind::Transcription) => ModelKind::Transcription,
-            Some(Kind::Speech) => ModelKind::Speech,
-            Some(Kind::Chat | Kind::Completion) | None => ModelKind::Text,
-        };
+        let expected = kinds.first().copied().map_or(ModelKind::Text, ModelKind::from);
         let (engine, access, id) = (self.engine.clone(), access.clone(), model.id.clone());
         run_blocking(move || {
             let error = LoadError::WrongKind { id: id.clone(), architecture: "unknown".to_owned(), expected };

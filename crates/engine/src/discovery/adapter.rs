@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::safetensors::license;
+use super::model_card::license;
 use crate::model_info::{ModelInfo, ModelKind};
 use outpost_models::peft::{CONFIG_FILE, PeftAdapter, PeftFiles, WEIGHTS_FILE};
 

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::safetensors::{count_weights, license};
+use super::model_card::license;
+use super::safetensors::count_weights;
 use crate::image::{self, ImageSizes};
 use crate::model_info::{ModelInfo, ModelKind};
 use outpost_models::model_files::FolderListing;

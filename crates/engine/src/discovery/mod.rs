@@ -7,6 +7,7 @@ mod diffusers;
 mod ggml;
 mod gguf;
 mod ldm_checkpoint;
+mod model_card;
 mod safetensors;
 mod upstream;
 

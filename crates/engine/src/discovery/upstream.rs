@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::model_info::{ModelInfo, ModelKind};
+use crate::model_info::ModelInfo;
 use outpost_upstream::{Kind, UpstreamModel};
 
 /// Fills in the description. Returns the model, unless its file is not valid.
@@ -17,14 +17,7 @@ pub fn describe(path: &Path, info: &mut ModelInfo) -> Option<Arc<UpstreamModel>>
             return None;
         }
     };
-    info.kind = match model.kind {
-        Kind::Chat | Kind::Completion => ModelKind::Text,
-        Kind::Embedding => ModelKind::Embedding,
-        Kind::Rerank => ModelKind::Reranker,
-        Kind::Image => ModelKind::Image,
-        Kind::Transcription => ModelKind::Transcription,
-        Kind::Speech => ModelKind::Speech,
-    };
+    info.kind = model.kind.into();
     info.has_chat_template = model.kind == Kind::Chat;
     info.context_window = model.context;
     info.embedding_dimensions = model.dimensions;

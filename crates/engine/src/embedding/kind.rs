@@ -3,24 +3,84 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::model::EncoderModel;
+use serde_json::Value;
+
+use super::model::{EncoderInfo, EncoderModel, check_gguf, check_hugging_face, gguf_is_cross_encoder, kind};
+use super::sentence_transformers::{MODULES_FILE, pooling_type};
+use super::workload::EmbeddingWorkload;
 use crate::checkpoint::Checkpoint;
-use crate::kinds::{Adaptable, LoadSource, LoadedModel, MemoryNeed, Model};
+use crate::kinds::{Adaptable, LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles};
 use crate::model_adapter::ModelAdapter;
-use crate::model_info::ModelKind;
+use crate::model_info::{ModelInfo, ModelKind};
 use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::metrics::{Description, KindMetrics};
 use crate::settings::Settings;
 use outpost_models::ModelError;
 use outpost_models::backend::Backend;
+use outpost_models::encoder::Family;
 use outpost_models::peft::{LoadedAdapter, PeftAdapter};
+use outpost_models::safetensors::ModelFolder;
 use outpost_models::weights::Footprint;
+
+/// Architectures of embedding models in GGUF.
+const GGUF_ARCHITECTURES: &[&str] = &[
+    "bert",
+    "modern-bert",
+    "nomic-bert",
+    "nomic-bert-moe",
+    "neo-bert",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "gemma-embedding",
+];
 
 impl Model for EncoderModel {
     const KINDS: &'static [ModelKind] = &[ModelKind::Embedding, ModelKind::Reranker, ModelKind::Classifier];
 
     type Checkpoint = Checkpoint;
+
+    type Workload = EmbeddingWorkload;
+
+    const METRICS: KindMetrics = KindMetrics {
+        waiting: Some(Description { name: "text_tokens_queued", help: "Queued tokens of texts to embed or rank" }),
+        ..KindMetrics::NONE
+    };
+
+    fn describe(files: &ModelFiles<'_>, info: &mut ModelInfo) -> bool {
+        let checked = match files {
+            ModelFiles::Gguf(header) => {
+                let pools = pooling_type(&header.metadata).is_some_and(|pooling| pooling > 0);
+                if !pools && !GGUF_ARCHITECTURES.contains(&info.architecture.as_str()) {
+                    return false;
+                }
+                let is_cross_encoder = gguf_is_cross_encoder(&header.metadata);
+                info.kind = if is_cross_encoder { ModelKind::Reranker } else { ModelKind::Embedding };
+                info.embedding_dimensions = info.width.filter(|_| !is_cross_encoder);
+                check_gguf(header, &info.id)
+            }
+            ModelFiles::HuggingFace { folder, config } => {
+                let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+                if !folder.join(MODULES_FILE).is_file() && Family::from_model_type(model_type).is_none() {
+                    return false;
+                }
+                info.kind = kind(config);
+                let folder = ModelFolder::open(folder).map_err(|error| error.to_string());
+                folder.and_then(|folder| check_hugging_face(&folder, &info.id))
+            }
+        };
+        match checked {
+            Ok(EncoderInfo { limit, dimensions, labels }) => {
+                info.context_window = u32::try_from(limit).ok();
+                let is_embedding = info.kind == ModelKind::Embedding;
+                info.embedding_dimensions = u32::try_from(dimensions).ok().filter(|_| is_embedding);
+                info.labels = labels;
+            }
+            Err(problem) => info.problem = Some(problem),
+        }
+        true
+    }
 
     fn open(path: &Path) -> Result<Checkpoint, String> {
         Checkpoint::open(path)
@@ -46,6 +106,10 @@ impl Model for EncoderModel {
 }
 
 impl LoadedModel for EncoderModel {
+    fn id(&self) -> &str {
+        self.id()
+    }
+
     fn device(&self) -> DeviceIndex {
         self.device
     }

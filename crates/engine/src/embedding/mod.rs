@@ -9,12 +9,11 @@ mod sentence_transformers;
 mod tokenizer;
 mod workload;
 
-pub use model::{EncoderModel, check_gguf, check_hugging_face, gguf_is_cross_encoder, kind};
+pub use model::EncoderModel;
 pub use queue::EmbeddingQueue;
 pub use scheduler::Vectors;
-pub use sentence_transformers::{InputType, Matryoshka, pooling_type};
+pub use sentence_transformers::{InputType, Matryoshka};
 pub use tokenizer::EncoderTokenizer;
-pub use workload::EmbeddingWorkload;
 
 /// Max texts of a batch. In a decoder even a short text takes a whole KV block.
 const MAX_BATCH_TEXTS: usize = 256;

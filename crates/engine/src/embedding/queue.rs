@@ -8,6 +8,7 @@ use super::model::EncoderModel;
 use super::scheduler::{EmbeddingScheduler, Vectors};
 use crate::error::{Failure, Refused};
 use crate::ids::Tenant;
+use crate::kinds::RequestQueue;
 use crate::runtime::Runtime;
 use crate::runtime::backlog::Backlog;
 use crate::runtime::catch_panic::lock_or_reset;
@@ -18,11 +19,18 @@ pub struct EmbeddingQueue {
     scheduler: Mutex<EmbeddingScheduler>,
 }
 
-impl EmbeddingQueue {
-    pub fn new(runtime: Arc<Runtime>) -> Arc<Self> {
+impl RequestQueue for EmbeddingQueue {
+    fn new(runtime: Arc<Runtime>) -> Arc<Self> {
         Arc::new(Self { runtime, scheduler: Mutex::new(EmbeddingScheduler::new()) })
     }
 
+    /// Queued tokens.
+    fn waiting(&self) -> usize {
+        self.lock().waiting_tokens()
+    }
+}
+
+impl EmbeddingQueue {
     pub fn runtime(&self) -> &Arc<Runtime> {
         &self.runtime
     }
@@ -34,11 +42,6 @@ impl EmbeddingQueue {
             let broken = std::mem::replace(scheduler, fresh);
             broken.into_senders().for_each(|sender| drop(sender.send(Err(Failure::panicked()))));
         })
-    }
-
-    /// The number of queued tokens.
-    pub fn waiting_tokens(&self) -> usize {
-        self.lock().waiting_tokens()
     }
 
     /// Queues the texts or refuses them at once. Dropping the receiver cancels.

@@ -11,6 +11,7 @@ use super::network::Pass;
 use super::queue::EmbeddingQueue;
 use super::scheduler::BatchItem;
 use crate::error::{Failure, are_finite};
+use crate::kinds::QueuedWorkload;
 use crate::runtime::Runtime;
 use crate::runtime::metrics::Step;
 use crate::runtime::workload::Workload;
@@ -83,12 +84,16 @@ impl Workload for EmbeddingWorkload {
     }
 }
 
-impl EmbeddingWorkload {
-    pub fn new(queue: Arc<EmbeddingQueue>) -> Self {
+impl QueuedWorkload for EmbeddingWorkload {
+    type Queue = EmbeddingQueue;
+
+    fn new(queue: Arc<EmbeddingQueue>) -> Self {
         let runtime = Arc::clone(queue.runtime());
         Self { queue, runtime, batch: None }
     }
+}
 
+impl EmbeddingWorkload {
     /// Starts the next batch. A batch that cannot start fails, and the one after it is tried.
     fn next_batch(&mut self) -> Option<RunningBatch> {
         loop {

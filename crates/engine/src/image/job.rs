@@ -9,10 +9,14 @@ use crate::ids::Tenant;
 use crate::jobs::{ComputedJob, Job, JobEvent, Sender};
 use crate::runtime::Runtime;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::metrics::Description;
 use crate::settings::Settings;
 use outpost_models::ModelError;
 use outpost_models::backend::Pause;
 use outpost_models::diffusion::pipeline::PromptEmbeds;
+
+/// The metric of generated images.
+pub const GENERATED: Description = Description { name: "images", help: "Images generated" };
 
 /// A request and its progress.
 pub struct ImageJob {
@@ -100,7 +104,7 @@ impl ComputedJob for ImageJob {
     }
 
     fn record(&self, _: &ImageEvent, runtime: &Runtime) {
-        runtime.metrics.image_generated(self.model.id());
+        runtime.metrics.count(GENERATED, self.model.id());
     }
 }
 

@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
+use super::job::{GENERATED, ImageJob};
 use super::model::{ImageModel, open};
+use crate::jobs::JobWorkload;
 use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model};
 use crate::model_info::ModelKind;
 use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::metrics::{Description, KindMetrics};
 use crate::settings::Settings;
 use outpost_models::backend::Backend;
 use outpost_models::diffusion::pipeline::Components;
@@ -16,6 +19,14 @@ impl Model for ImageModel {
     const KINDS: &'static [ModelKind] = &[ModelKind::Image];
 
     type Checkpoint = Components;
+
+    type Workload = JobWorkload<ImageJob>;
+
+    const METRICS: KindMetrics = KindMetrics {
+        waiting: Some(Description { name: "images_queued", help: "Queued images" }),
+        count: Some(GENERATED),
+        ..KindMetrics::NONE
+    };
 
     fn open(path: &Path) -> Result<Components, String> {
         open(path)
@@ -41,6 +52,10 @@ impl Model for ImageModel {
 }
 
 impl LoadedModel for ImageModel {
+    fn id(&self) -> &str {
+        self.id()
+    }
+
     fn device(&self) -> DeviceIndex {
         self.device
     }

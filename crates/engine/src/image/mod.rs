@@ -15,9 +15,8 @@ pub use prompt_tokenizer::PromptTokenizer;
 pub use request::{Image, ImageEvent, ImageRequest, InitImage, SchedulerName};
 pub use sizes::{ImageSizes, MAX_SIDE, MIN_SIDE};
 
-use crate::jobs::{Events, JobQueue, JobWorkload};
+use crate::jobs::{Events, JobQueue};
 
 /// The events of a request. Dropping it cancels images that are not generated yet.
 pub type ImageEvents = Events<ImageEvent>;
 pub type ImageQueue = JobQueue<ImageJob>;
-pub type ImageWorkload = JobWorkload<ImageJob>;

@@ -6,6 +6,7 @@ use super::events::Events;
 use super::job::ComputedJob;
 use super::scheduler::JobScheduler;
 use crate::error::{Failure, Refused};
+use crate::kinds::RequestQueue;
 use crate::runtime::Runtime;
 use crate::runtime::backlog::Backlog;
 use crate::runtime::catch_panic::lock_or_reset;
@@ -15,11 +16,18 @@ pub struct JobQueue<J: ComputedJob> {
     scheduler: Mutex<JobScheduler<J>>,
 }
 
-impl<J: ComputedJob> JobQueue<J> {
-    pub fn new(runtime: Arc<Runtime>) -> Arc<Self> {
+impl<J: ComputedJob> RequestQueue for JobQueue<J> {
+    fn new(runtime: Arc<Runtime>) -> Arc<Self> {
         Arc::new(Self { runtime, scheduler: Mutex::new(JobScheduler::new()) })
     }
 
+    /// Results that wait to be computed.
+    fn waiting(&self) -> usize {
+        self.lock().waiting(None)
+    }
+}
+
+impl<J: ComputedJob> JobQueue<J> {
     pub fn runtime(&self) -> &Arc<Runtime> {
         &self.runtime
     }
@@ -31,11 +39,6 @@ impl<J: ComputedJob> JobQueue<J> {
             let broken = std::mem::replace(scheduler, fresh);
             broken.into_jobs().for_each(|job| job.fail(Failure::panicked()));
         })
-    }
-
-    /// Results that wait to be computed.
-    pub fn waiting(&self) -> usize {
-        self.lock().waiting(None)
     }
 
     /// Takes the job or refuses it, at once. Dropping the events cancels it.

@@ -7,6 +7,7 @@ use super::job::ComputedJob;
 use super::queue::JobQueue;
 use super::scheduler::QueuedJob;
 use crate::error::Failure;
+use crate::kinds::QueuedWorkload;
 use crate::runtime::Runtime;
 use crate::runtime::catch_panic::catch_compute_panic;
 use crate::runtime::turn_thread::TurnThread;
@@ -63,12 +64,16 @@ impl<J: ComputedJob> Workload for JobWorkload<J> {
     }
 }
 
-impl<J: ComputedJob> JobWorkload<J> {
-    pub fn new(queue: Arc<JobQueue<J>>) -> Self {
+impl<J: ComputedJob> QueuedWorkload for JobWorkload<J> {
+    type Queue = JobQueue<J>;
+
+    fn new(queue: Arc<JobQueue<J>>) -> Self {
         let runtime = Arc::clone(queue.runtime());
         Self { queue, runtime, thread: None }
     }
+}
 
+impl<J: ComputedJob> JobWorkload<J> {
     fn begin(&mut self, job: QueuedJob<J>) -> Result<(), Box<QueuedJob<J>>> {
         if self.thread.is_none() {
             self.thread = TurnThread::spawn(J::WORKLOAD, Arc::clone(&self.runtime.clock)).ok();

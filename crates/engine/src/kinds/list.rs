@@ -3,22 +3,27 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::model::{LoadSource, LoadedModel, MemoryNeed, Model};
+use super::model::{LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles};
+use super::queue::{QueuedWorkload, Queues, RequestQueue};
 use crate::device_backend::DeviceBackend;
 use crate::embedding::EncoderModel;
 use crate::error::LoadError;
 use crate::image::ImageModel;
-use crate::model_info::ModelKind;
+use crate::model_info::{ModelInfo, ModelKind};
 use crate::precision::Precision;
+use crate::runtime::Runtime;
 use crate::runtime::catch_panic::catch_load_panic;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::metrics::KindMetrics;
+use crate::runtime::workload::Workload;
 use crate::settings::Settings;
 use crate::speech::SpeechModel;
 use crate::text::model::TextModel;
+use crate::training::TrainingWorkload;
 use crate::transcription::TranscriptionModel;
 use outpost_models::backend::Backend;
 
-/// Every kind.
+/// Every kind, in the order of the turns of their workloads.
 pub static KINDS: [Kind; 5] = [
     Kind::of::<TextModel>(),
     Kind::of::<EncoderModel>(),
@@ -30,11 +35,17 @@ pub static KINDS: [Kind; 5] = [
 /// The functions of a kind of models, for callers that learn the kind at run time.
 pub struct Kind {
     kinds: &'static [ModelKind],
+    describe: fn(&ModelFiles<'_>, &mut ModelInfo) -> bool,
     /// The memory that a model in full precision needs on a device. The arguments are the model's main file, the device and
     /// the settings, adapted to the device.
     pub memory: Memory,
     /// Reads the weights of a model on a device. The settings are adapted to the device.
     pub load: Load,
+    /// Adds the queue of a device, and returns its workload.
+    start: fn(&mut Queues, &Arc<Runtime>) -> Box<dyn Workload>,
+    /// The number that [`KindMetrics::waiting`] counts on a device.
+    pub waiting: fn(&Queues) -> usize,
+    pub metrics: KindMetrics,
 }
 
 type Memory = fn(&Path, &DeviceBackend, &Settings) -> Result<MemoryNeed, String>;
@@ -51,13 +62,40 @@ pub struct LoadHooks<'a> {
 
 impl Kind {
     const fn of<M: Model>() -> Self {
-        Self { kinds: M::KINDS, memory: memory::<M>, load: load::<M> }
+        Self {
+            kinds: M::KINDS,
+            describe: M::describe,
+            memory: memory::<M>,
+            load: load::<M>,
+            start: Queues::start::<M::Workload>,
+            waiting: waiting::<M>,
+            metrics: M::METRICS,
+        }
+    }
+
+    /// Describes a model of a format that several kinds have. Returns `false` if it is of no kind. Text generation is asked last: it
+    /// describes every GGUF file, and decoders that embed texts have its architectures.
+    pub fn describe(files: &ModelFiles<'_>, info: &mut ModelInfo) -> bool {
+        KINDS.iter().rev().any(|kind| (kind.describe)(files, info))
     }
 
     /// The kind of the models that do this.
     pub fn find(kind: ModelKind) -> Option<&'static Self> {
         KINDS.iter().find(|one| one.kinds.contains(&kind))
     }
+}
+
+/// The queues and the workloads of a device. Text generation is first, because it computes in every round
+/// ([`Worker`](crate::runtime::supervised_worker::Worker)); training is last, because it gives way to all others.
+pub fn start_queues(runtime: &Arc<Runtime>) -> (Queues, Vec<Box<dyn Workload>>) {
+    let mut queues = Queues::default();
+    let mut workloads: Vec<_> = KINDS.iter().map(|kind| (kind.start)(&mut queues, runtime)).collect();
+    workloads.push(queues.start::<TrainingWorkload>(runtime));
+    (queues, workloads)
+}
+
+fn waiting<M: Model>(queues: &Queues) -> usize {
+    queues.get::<<M::Workload as QueuedWorkload>::Queue>().map_or(0, RequestQueue::waiting)
 }
 
 fn memory<M: Model>(path: &Path, device: &DeviceBackend, settings: &Settings) -> Result<MemoryNeed, String> {

@@ -4,20 +4,27 @@ use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::Value;
+
+use super::queue::QueuedWorkload;
 use crate::model_adapter::ModelAdapter;
-use crate::model_info::ModelKind;
+use crate::model_info::{ModelInfo, ModelKind};
 use crate::precision::Precision;
 use crate::preprocessor::Isolation;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::metrics::KindMetrics;
 use crate::settings::Settings;
 use outpost_models::ModelError;
 use outpost_models::backend::Backend;
+use outpost_models::gguf::Header;
 use outpost_models::peft::{LoadedAdapter, PeftAdapter};
 use outpost_models::weights::Footprint;
 
 /// A model in memory.
 pub trait LoadedModel: Any + Send + Sync {
+    fn id(&self) -> &str;
+
     /// The device that runs it.
     fn device(&self) -> DeviceIndex;
 
@@ -94,6 +101,18 @@ pub trait Model: LoadedModel + Sized {
     /// A checkpoint whose headers are read and checked, and whose weights are not read yet.
     type Checkpoint;
 
+    /// What computes the requests for its models.
+    type Workload: QueuedWorkload;
+
+    /// The metrics that it has besides those of all kinds.
+    const METRICS: KindMetrics;
+
+    /// Describes a model of a format that several kinds have, if it is of this kind. Returns `false` if it is not. Reads only
+    /// headers and small files.
+    fn describe(_files: &ModelFiles<'_>, _info: &mut ModelInfo) -> bool {
+        false
+    }
+
     /// Opens and checks the checkpoint with the main file `path`.
     ///
     /// # Errors
@@ -121,6 +140,14 @@ pub trait Model: LoadedModel + Sized {
         lease: Lease,
         backend: &B,
     ) -> Result<Self, String>;
+}
+
+/// The files of a model in a format that several kinds have.
+pub enum ModelFiles<'a> {
+    /// The header of a GGUF file.
+    Gguf(&'a Header),
+    /// A folder of safetensors in Hugging Face's layout, and its `config.json`.
+    HuggingFace { folder: &'a Path, config: &'a Value },
 }
 
 /// A model to load.

@@ -39,7 +39,9 @@ impl Registry {
                     let vocabulary = model.vocabulary().min(network.vocabulary());
                     let draft_slot = DraftModel::new(network, vocabulary, model.lease.weights(), settings.kv_type);
                     model.draft_slot.install(draft_slot);
-                    device.texts.set_block_bytes(model.key, model.block_bytes(settings.kv_type));
+                    if let Some(texts) = self.texts(model.device) {
+                        texts.set_block_bytes(model.key, model.block_bytes(settings.kv_type));
+                    }
                     if let Some(entry) = lock(&self.loaded).get_mut(id) {
                         entry.draft = Some(draft.to_owned());
                     }
@@ -152,7 +154,7 @@ impl Registry {
             let model = entry.model.downcast_ref::<TextModel>().filter(|model| model.adapter().is_none())?;
             let device = self.devices.get(entry.device)?;
             let own = model.kv_shape(device.runtime.settings.kv_type).block_bytes();
-            Some((model.key, own, Arc::clone(&model.draft_slot), Arc::clone(&device.texts)))
+            Some((model.key, own, Arc::clone(&model.draft_slot), self.texts(entry.device)?))
         });
         let Some((key, own, slot, texts)) = taken else { return };
         slot.unload(pause.map(|pause| self.clock.uptime() + pause));

@@ -45,6 +45,7 @@ use crate::runtime::catch_panic::catch_load_panic;
 use crate::settings::Settings;
 use crate::speech::VoiceInfo;
 use crate::text::model::TextModel;
+use crate::text::queue::TextQueue;
 pub use adapters::AdapterRegistration;
 use outpost_common::clock_rng::ClockRng;
 pub use upstream::UpstreamLookup;
@@ -353,10 +354,15 @@ impl Registry {
     /// Drops the prefix cache of a network that is no longer loaded.
     fn forget(&self, model: &TextModel) {
         if model.adapter().is_none()
-            && let Some(device) = self.devices.get(model.device)
+            && let Some(texts) = self.texts(model.device)
         {
-            device.texts.remove_model(model.key);
+            texts.remove_model(model.key);
         }
+    }
+
+    /// The queue of text generation of a device.
+    fn texts(&self, device: DeviceIndex) -> Option<&TextQueue> {
+        self.devices.get(device)?.queues.get()
     }
 
     /// The chat model if it is loaded and its files were checked recently. Does not access the disk.

@@ -2,6 +2,7 @@
 //!
 //! `prometheus-client` encodes them as OpenMetrics text. Gauges are set at each scrape.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -69,16 +70,35 @@ pub struct Step {
     pub cached: u64,
 }
 
+/// The name of a metric and what it tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Description {
+    pub name: &'static str,
+    pub help: &'static str,
+}
+
+/// The metrics that a kind of models has besides those of all kinds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KindMetrics {
+    /// A gauge of what waits in its queues.
+    pub waiting: Option<Description>,
+    /// A counter of results, by model.
+    pub count: Option<Description>,
+    /// A counter of seconds of audio, by model.
+    pub seconds: Option<Description>,
+}
+
+impl KindMetrics {
+    pub const NONE: Self = Self { waiting: None, count: None, seconds: None };
+}
+
 pub struct Metrics {
     registry: Registry,
     queued: Family<ModelLabel, Gauge>,
-    queued_text_tokens: Gauge,
-    queued_images: Gauge,
-    images: Family<ModelLabel, Counter>,
-    transcriptions: Gauge,
-    audio_transcribed: Family<ModelLabel, Counter<f64, AtomicU64>>,
-    queued_speech_parts: Gauge,
-    audio_spoken: Family<ModelLabel, Counter<f64, AtomicU64>>,
+    /// By the names that [`KindMetrics`] have.
+    waiting: BTreeMap<&'static str, Gauge>,
+    counts: BTreeMap<&'static str, Family<ModelLabel, Counter>>,
+    seconds: BTreeMap<&'static str, Family<ModelLabel, Counter<f64, AtomicU64>>>,
     running: Family<ModelLabel, Gauge>,
     prompt: Family<ModelLabel, Counter>,
     generated: Family<ModelLabel, Counter>,
@@ -97,17 +117,13 @@ pub struct Metrics {
 
 impl Metrics {
     /// `server`: labels of the server that do not change while it runs.
-    pub fn new(server: Vec<(&'static str, String)>) -> Self {
+    pub fn new(server: Vec<(&'static str, String)>, kinds: impl IntoIterator<Item = KindMetrics>) -> Self {
         let mut registry = Registry::with_prefix("outpost");
-        let all = Self {
+        let mut all = Self {
             queued: Family::default(),
-            queued_text_tokens: Gauge::default(),
-            queued_images: Gauge::default(),
-            images: Family::default(),
-            transcriptions: Gauge::default(),
-            audio_transcribed: Family::default(),
-            queued_speech_parts: Gauge::default(),
-            audio_spoken: Family::default(),
+            waiting: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            seconds: BTreeMap::new(),
             running: Family::default(),
             prompt: Family::default(),
             generated: Family::default(),
@@ -125,18 +141,17 @@ impl Metrics {
             registry: Registry::default(),
         };
         registry.register("requests_queued", "Queued requests", all.queued.clone());
-        let help = "Queued tokens of texts to embed or rank";
-        registry.register("text_tokens_queued", help, all.queued_text_tokens.clone());
-        let help = "Queued images";
-        registry.register("images_queued", help, all.queued_images.clone());
-        registry.register("images", "Images generated", all.images.clone());
-        let help = "Transcriptions that wait or run";
-        registry.register("transcriptions_running", help, all.transcriptions.clone());
-        let (help, family) = ("Audio transcribed", all.audio_transcribed.clone());
-        registry.register_with_unit("audio_transcribed", help, Unit::Seconds, family);
-        let help = "Queued parts of texts to speak";
-        registry.register("speech_parts_queued", help, all.queued_speech_parts.clone());
-        registry.register_with_unit("audio_spoken", "Audio spoken", Unit::Seconds, all.audio_spoken.clone());
+        for KindMetrics { waiting, count, seconds } in kinds {
+            if let Some(Description { name, help }) = waiting {
+                registry.register(name, help, all.waiting.entry(name).or_default().clone());
+            }
+            if let Some(Description { name, help }) = count {
+                registry.register(name, help, all.counts.entry(name).or_default().clone());
+            }
+            if let Some(Description { name, help }) = seconds {
+                registry.register_with_unit(name, help, Unit::Seconds, all.seconds.entry(name).or_default().clone());
+            }
+        }
         registry.register("answers_running", "Sequences being generated", all.running.clone());
         registry.register("prompt_tokens", "Prompt tokens computed", all.prompt.clone());
         registry.register("cached_prompt_tokens", "Prompt tokens taken from the prefix cache", all.cached.clone());
@@ -179,39 +194,25 @@ impl Metrics {
         add(&self.cached, step.cached);
     }
 
-    /// Sets the number of queued tokens of texts.
-    pub fn set_queued_text_tokens(&self, waiting: usize) {
-        self.queued_text_tokens.set(to_gauge(waiting as u64));
+    /// Sets what waits in the queues of a kind of models.
+    pub fn set_waiting(&self, metric: Description, waiting: usize) {
+        if let Some(gauge) = self.waiting.get(metric.name) {
+            gauge.set(to_gauge(waiting as u64));
+        }
     }
 
-    /// Sets the number of queued images.
-    pub fn set_queued_images(&self, waiting: usize) {
-        self.queued_images.set(to_gauge(waiting as u64));
+    /// Counts one result of a model.
+    pub fn count(&self, metric: Description, model: &str) {
+        if let Some(family) = self.counts.get(metric.name) {
+            family.get_or_create(&ModelLabel { model: model.to_owned() }).inc();
+        }
     }
 
-    /// Sets the number of transcriptions in the queue, also of those that have begun.
-    pub fn set_transcriptions(&self, count: usize) {
-        self.transcriptions.set(to_gauge(count as u64));
-    }
-
-    /// Counts seconds of audio that were transcribed.
-    pub fn audio_transcribed(&self, model: &str, seconds: f64) {
-        self.audio_transcribed.get_or_create(&ModelLabel { model: model.to_owned() }).inc_by(seconds);
-    }
-
-    /// Sets the number of queued parts of texts to speak.
-    pub fn set_queued_speech_parts(&self, waiting: usize) {
-        self.queued_speech_parts.set(to_gauge(waiting as u64));
-    }
-
-    /// Counts seconds of audio that were spoken.
-    pub fn audio_spoken(&self, model: &str, seconds: f64) {
-        self.audio_spoken.get_or_create(&ModelLabel { model: model.to_owned() }).inc_by(seconds);
-    }
-
-    /// Counts a generated image.
-    pub fn image_generated(&self, model: &str) {
-        self.images.get_or_create(&ModelLabel { model: model.to_owned() }).inc();
+    /// Counts seconds of audio of a model.
+    pub fn add_seconds(&self, metric: Description, model: &str, seconds: f64) {
+        if let Some(family) = self.seconds.get(metric.name) {
+            family.get_or_create(&ModelLabel { model: model.to_owned() }).inc_by(seconds);
+        }
     }
 
     /// Counts `drafted` draft tokens, of which `accepted` were accepted.
@@ -276,12 +277,21 @@ fn to_gauge(number: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{DraftSource, Metrics, Step};
+    use super::{Description, DraftSource, KindMetrics, Metrics, Step};
     use std::time::Duration;
 
     #[test]
     fn encoded_text_has_the_recorded_values() {
-        let metrics = Metrics::new(vec![("cpu", "a \"fast\" CPU".to_owned())]);
+        let metric = |name| Description { name, help: "help" };
+        let kind = KindMetrics {
+            waiting: Some(metric("images_queued")),
+            count: Some(metric("images")),
+            seconds: Some(metric("audio_spoken")),
+        };
+        let metrics = Metrics::new(vec![("cpu", "a \"fast\" CPU".to_owned())], [kind]);
+        metrics.set_waiting(metric("images_queued"), 4);
+        metrics.count(metric("images"), "m");
+        metrics.add_seconds(metric("audio_spoken"), "m", 1.5);
         metrics.step("m", Step { prompt: 7, generated: 3, cached: 16 });
         metrics.record_drafts("m", DraftSource::DraftModel, 5, 2);
         metrics.step("m", Step { generated: 1, ..Step::default() });
@@ -300,6 +310,9 @@ mod tests {
             "outpost_refusals_total{model=\"m\",reason=\"model_queue\"} 1",
             "outpost_server_info{cpu=\"a \\\"fast\\\" CPU\"} 1",
             "outpost_uptime_seconds 0",
+            "outpost_images_queued 4",
+            "outpost_images_total{model=\"m\"} 1",
+            "outpost_audio_spoken_seconds_total{model=\"m\"} 1.5",
             "outpost_memory_bytes{device=\"cpu\",use=\"weights\"} 5",
             "# EOF",
         ] {

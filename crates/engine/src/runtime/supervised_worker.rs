@@ -150,7 +150,7 @@ mod tests {
         let settings = Settings::new(std::path::Path::new("."), 1 << 20);
         let device = DeviceInfo { index: 0, name: "cpu".to_owned() };
         let runtime =
-            Arc::new(Runtime::new(settings, device, Arc::new(Metrics::new(Vec::new())), Arc::new(StoppedClock)));
+            Arc::new(Runtime::new(settings, device, Arc::new(Metrics::new(Vec::new(), [])), Arc::new(StoppedClock)));
         let (steps, has_texts) = (Arc::default(), Arc::new(AtomicBool::new(true)));
         let always = Arc::new(AtomicBool::new(true));
         let workloads: Vec<Box<dyn Workload>> = vec![
@@ -175,7 +175,7 @@ mod tests {
         let settings = Settings::new(std::path::Path::new("."), 1 << 20);
         let device = DeviceInfo { index: 0, name: "cuda:0".to_owned() };
         let runtime =
-            Arc::new(Runtime::new(settings, device, Arc::new(Metrics::new(Vec::new())), Arc::new(StoppedClock)));
+            Arc::new(Runtime::new(settings, device, Arc::new(Metrics::new(Vec::new(), [])), Arc::new(StoppedClock)));
         let works = Arc::new(AtomicBool::new(true));
         let own = Arc::clone(&works);
         let check = move || if own.load(Ordering::SeqCst) { Ok(()) } else { Err("it fell off the bus".to_owned()) };

@@ -9,10 +9,14 @@ use crate::error::Refused;
 use crate::ids::Tenant;
 use crate::jobs::{ComputedJob, Job, Sender};
 use crate::runtime::Runtime;
+use crate::runtime::metrics::Description;
 use crate::settings::Settings;
 use outpost_models::ModelError;
 use outpost_models::backend::Pause;
 use outpost_models::kokoro::Voice;
+
+/// The metric of spoken audio.
+pub const SPOKEN: Description = Description { name: "audio_spoken", help: "Audio spoken" };
 
 /// A request and its progress.
 pub struct SpeechJob {
@@ -106,6 +110,6 @@ impl ComputedJob for SpeechJob {
 
     fn record(&self, part: &SpokenPart, runtime: &Runtime) {
         let seconds = part.samples.len() as f64 / f64::from(self.model.sample_rate());
-        runtime.metrics.audio_spoken(self.model.id(), seconds);
+        runtime.metrics.add_seconds(SPOKEN, self.model.id(), seconds);
     }
 }

@@ -3,12 +3,15 @@
 use std::path::Path;
 
 use super::checkpoint::SpeechCheckpoint;
+use super::job::{SPOKEN, SpeechJob};
 use super::model::SpeechModel;
-use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model};
-use crate::model_info::ModelKind;
+use crate::jobs::JobWorkload;
+use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles};
+use crate::model_info::{ModelInfo, ModelKind};
 use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::metrics::{Description, KindMetrics};
 use crate::settings::Settings;
 use outpost_models::backend::Backend;
 
@@ -16,6 +19,25 @@ impl Model for SpeechModel {
     const KINDS: &'static [ModelKind] = &[ModelKind::Speech];
 
     type Checkpoint = SpeechCheckpoint;
+
+    type Workload = JobWorkload<SpeechJob>;
+
+    const METRICS: KindMetrics = KindMetrics {
+        waiting: Some(Description { name: "speech_parts_queued", help: "Queued parts of texts to speak" }),
+        seconds: Some(SPOKEN),
+        ..KindMetrics::NONE
+    };
+
+    fn describe(files: &ModelFiles<'_>, info: &mut ModelInfo) -> bool {
+        let ModelFiles::HuggingFace { folder, config } = files else { return false };
+        if !SpeechCheckpoint::is_config(config) {
+            return false;
+        }
+        info.kind = ModelKind::Speech;
+        info.architecture = "kokoro".to_owned();
+        info.problem = SpeechCheckpoint::open(&folder.join("config.json")).err();
+        true
+    }
 
     fn open(path: &Path) -> Result<SpeechCheckpoint, String> {
         SpeechCheckpoint::open(path)
@@ -41,6 +63,10 @@ impl Model for SpeechModel {
 }
 
 impl LoadedModel for SpeechModel {
+    fn id(&self) -> &str {
+        self.id()
+    }
+
     fn device(&self) -> DeviceIndex {
         self.device
     }

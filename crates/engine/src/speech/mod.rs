@@ -16,9 +16,8 @@ pub use model::SpeechModel;
 pub use request::{SpeechRequest, SpokenPart};
 pub use voice_info::VoiceInfo;
 
-use crate::jobs::{Events, JobQueue, JobWorkload};
+use crate::jobs::{Events, JobQueue};
 
 /// The spoken parts of a request. Dropping it cancels those that are not spoken yet.
 pub type SpeechParts = Events<SpokenPart>;
 pub type SpeechQueue = JobQueue<SpeechJob>;
-pub type SpeechWorkload = JobWorkload<SpeechJob>;

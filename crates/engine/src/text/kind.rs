@@ -3,19 +3,26 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::model::TextModel;
-use crate::checkpoint::Checkpoint;
-use crate::kinds::{Adaptable, LoadSource, LoadedModel, MemoryNeed, Model};
+use super::workload::TextWorkload;
+use crate::checkpoint::{Checkpoint, check_gguf, check_hugging_face};
+use crate::kinds::{Adaptable, LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles};
 use crate::model_adapter::ModelAdapter;
-use crate::model_info::ModelKind;
+use crate::model_info::{ModelInfo, ModelKind};
 use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::metrics::KindMetrics;
 use crate::settings::Settings;
+use crate::tokenizer::has_fim_tokens;
 use outpost_models::ModelError;
 use outpost_models::backend::Backend;
+use outpost_models::decoder_family;
 use outpost_models::kv::blocks_for;
 use outpost_models::peft::{LoadedAdapter, PeftAdapter};
+use outpost_models::safetensors::ModelFolder;
 use outpost_models::step_memory::scratch_bytes;
 use outpost_models::weights::Footprint;
 
@@ -27,6 +34,42 @@ impl Model for TextModel {
     const KINDS: &'static [ModelKind] = &[ModelKind::Text, ModelKind::Unknown];
 
     type Checkpoint = Checkpoint;
+
+    type Workload = TextWorkload;
+
+    /// Those of text generation are by model.
+    const METRICS: KindMetrics = KindMetrics::NONE;
+
+    /// A GGUF file of an architecture that no kind has is described, too: the problem says that it is not supported.
+    fn describe(files: &ModelFiles<'_>, info: &mut ModelInfo) -> bool {
+        let checked = match files {
+            ModelFiles::Gguf(header) => {
+                let is_known = decoder_family::find_architecture(&info.architecture).is_some();
+                info.kind = if is_known { ModelKind::Text } else { ModelKind::Unknown };
+                check_gguf(header)
+            }
+            ModelFiles::HuggingFace { folder, config } => {
+                let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+                let is_unnamed = config.pointer("/architectures/0").is_none();
+                let is_known = is_unnamed && decoder_family::find_model_type(model_type).is_some();
+                if !is_known && !info.architecture.ends_with("ForCausalLM") {
+                    return false;
+                }
+                info.kind = ModelKind::Text;
+                let folder = ModelFolder::open(folder).map_err(|error| error.to_string());
+                folder.and_then(|folder| check_hugging_face(&folder))
+            }
+        };
+        match checked {
+            Ok(has_template) => info.has_chat_template = has_template,
+            Err(problem) => info.problem = Some(problem),
+        }
+        if let ModelFiles::Gguf(header) = files {
+            let is_usable = info.kind == ModelKind::Text && info.problem.is_none();
+            info.infills = is_usable && has_fim_tokens(&header.metadata);
+        }
+        true
+    }
 
     fn open(path: &Path) -> Result<Checkpoint, String> {
         Checkpoint::open_text(path)
@@ -57,6 +100,10 @@ impl Model for TextModel {
 }
 
 impl LoadedModel for TextModel {
+    fn id(&self) -> &str {
+        self.id()
+    }
+
     fn device(&self) -> DeviceIndex {
         self.device
     }

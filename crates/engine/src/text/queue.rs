@@ -13,6 +13,7 @@ use super::request::{DeltaResult, GenerationRequest};
 use super::scheduler::{Full, Limits, ModelId, Request, Scheduler};
 use crate::error::{Failure, Refused};
 use crate::ids::{RequestId, Tenant};
+use crate::kinds::RequestQueue;
 use crate::runtime::Runtime;
 use crate::runtime::backlog::retry_after;
 use crate::runtime::catch_panic::lock_or_reset;
@@ -176,8 +177,8 @@ fn scheduler_request(runtime: &Runtime, model: &TextModel, request: &GenerationR
     }
 }
 
-impl TextQueue {
-    pub fn new(runtime: Arc<Runtime>) -> Arc<Self> {
+impl RequestQueue for TextQueue {
+    fn new(runtime: Arc<Runtime>) -> Arc<Self> {
         let settings = &runtime.settings;
         let limits = Limits {
             running: settings.max_running,
@@ -193,9 +194,13 @@ impl TextQueue {
             speed: Speed::default(),
             choice_tokens: None,
         };
-        Arc::new(Self { runtime, state: Mutex::new(state) })
+        let queue = Arc::new(Self { runtime, state: Mutex::new(state) });
+        queue.runtime.set_kv_cache(Arc::<Self>::downgrade(&queue) as _);
+        queue
     }
+}
 
+impl TextQueue {
     pub fn runtime(&self) -> &Arc<Runtime> {
         &self.runtime
     }

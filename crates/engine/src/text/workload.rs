@@ -15,6 +15,7 @@ use super::speculative::draft_model::DraftSlot;
 use super::step_cost_model::{StepCostModel, StepSizes};
 use crate::error::Failure;
 use crate::ids::RequestId;
+use crate::kinds::QueuedWorkload;
 use crate::runtime::Runtime;
 use crate::runtime::metrics::Step;
 use crate::runtime::workload::Workload;
@@ -102,14 +103,18 @@ impl Workload for TextWorkload {
     }
 }
 
-impl TextWorkload {
-    pub fn new(queue: Arc<TextQueue>) -> Self {
+impl QueuedWorkload for TextWorkload {
+    type Queue = TextQueue;
+
+    fn new(queue: Arc<TextQueue>) -> Self {
         let runtime = Arc::clone(queue.runtime());
         let step_costs = StepCostModel::new(runtime.settings.prefill_chunk);
         let (active, arenas, drafts) = (BTreeMap::new(), HashMap::new(), HashMap::new());
         Self { queue, runtime, active, arenas, drafts, warming: false, step_costs, resets: 0 }
     }
+}
 
+impl TextWorkload {
     /// Fails running requests and drops all keys and values, which the reset scheduler does not know.
     fn drop_active(&mut self, failure: &Failure) {
         self.arenas.clear();

@@ -7,6 +7,7 @@ use super::options::{TrainingData, TrainingOptions};
 use super::run::Training;
 use super::trainable::TrainableModel;
 use crate::error::{Failure, Refused};
+use crate::kinds::RequestQueue;
 use crate::runtime::Runtime;
 
 pub struct TrainingQueue {
@@ -15,11 +16,13 @@ pub struct TrainingQueue {
     waiting: Mutex<Option<Training>>,
 }
 
-impl TrainingQueue {
-    pub fn new(runtime: Arc<Runtime>) -> Arc<Self> {
+impl RequestQueue for TrainingQueue {
+    fn new(runtime: Arc<Runtime>) -> Arc<Self> {
         Arc::new(Self { runtime, waiting: Mutex::default() })
     }
+}
 
+impl TrainingQueue {
     pub fn runtime(&self) -> &Arc<Runtime> {
         &self.runtime
     }

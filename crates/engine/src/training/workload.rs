@@ -11,6 +11,7 @@ use super::events::{EventSender, TrainingEvent};
 use super::queue::{TrainingQueue, fail};
 use super::run::{Ending, Training};
 use crate::error::Failure;
+use crate::kinds::QueuedWorkload;
 use crate::runtime::Runtime;
 use crate::runtime::catch_panic::catch_compute_panic;
 use crate::runtime::turn_thread::TurnThread;
@@ -89,13 +90,17 @@ impl Workload for TrainingWorkload {
     fn recover(&mut self, _: &Failure) {}
 }
 
-impl TrainingWorkload {
-    pub fn new(queue: Arc<TrainingQueue>) -> Self {
+impl QueuedWorkload for TrainingWorkload {
+    type Queue = TrainingQueue;
+
+    fn new(queue: Arc<TrainingQueue>) -> Self {
         let runtime = Arc::clone(queue.runtime());
         let paused_at = runtime.clock.uptime();
         Self { queue, runtime, thread: None, running: None, paused_at, credit: 0. }
     }
+}
 
+impl TrainingWorkload {
     /// The length of a turn beside other workloads; `None`: it is not its turn.
     fn slice(&mut self, now: Duration) -> Option<Duration> {
         let others = now.saturating_sub(self.paused_at).as_secs_f64();

@@ -13,9 +13,13 @@ use crate::error::Failure;
 use crate::ids::RequestId;
 use crate::runtime::catch_panic::catch_compute_panic;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::metrics::Description;
 use outpost_models::ModelError;
 use outpost_models::backend::Pause;
 use outpost_models::whisper::DecodeInput;
+
+/// The metric of transcribed audio.
+pub const TRANSCRIBED: Description = Description { name: "audio_transcribed", help: "Audio transcribed" };
 
 /// The most windows of a batch.
 const MAX_SLOTS: usize = 8;
@@ -142,7 +146,7 @@ impl WindowBatch {
                 }
                 let (number, segments, seconds) =
                     (window.job.number, std::mem::take(&mut window.segments), window.job.seconds());
-                self.queue.runtime().metrics.audio_transcribed(self.model.id(), seconds);
+                self.queue.runtime().metrics.add_seconds(TRANSCRIBED, self.model.id(), seconds);
                 self.queue.lock().window_done(id, number, segments, seconds);
                 self.release(slot);
             }

@@ -2,13 +2,18 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
+use super::batch::TRANSCRIBED;
 use super::checkpoint::WhisperCheckpoint;
 use super::model::TranscriptionModel;
-use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model};
-use crate::model_info::ModelKind;
+use super::workload::TranscriptionWorkload;
+use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles};
+use crate::model_info::{ModelInfo, ModelKind};
 use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::metrics::{Description, KindMetrics};
 use crate::settings::Settings;
 use outpost_models::backend::Backend;
 
@@ -16,6 +21,25 @@ impl Model for TranscriptionModel {
     const KINDS: &'static [ModelKind] = &[ModelKind::Transcription];
 
     type Checkpoint = WhisperCheckpoint;
+
+    type Workload = TranscriptionWorkload;
+
+    const METRICS: KindMetrics = KindMetrics {
+        waiting: Some(Description { name: "transcriptions_running", help: "Transcriptions that wait or run" }),
+        seconds: Some(TRANSCRIBED),
+        ..KindMetrics::NONE
+    };
+
+    fn describe(files: &ModelFiles<'_>, info: &mut ModelInfo) -> bool {
+        let ModelFiles::HuggingFace { folder, config } = files else { return false };
+        if config.get("model_type").and_then(Value::as_str) != Some("whisper") {
+            return false;
+        }
+        info.kind = ModelKind::Transcription;
+        info.context_window = None;
+        info.problem = WhisperCheckpoint::open(&folder.join("config.json")).err();
+        true
+    }
 
     fn open(path: &Path) -> Result<WhisperCheckpoint, String> {
         WhisperCheckpoint::open(path)
@@ -41,6 +65,10 @@ impl Model for TranscriptionModel {
 }
 
 impl LoadedModel for TranscriptionModel {
+    fn id(&self) -> &str {
+        self.id()
+    }
+
     fn device(&self) -> DeviceIndex {
         self.device
     }

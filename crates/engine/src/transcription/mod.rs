@@ -27,7 +27,6 @@ mod window_decoder;
 mod words;
 mod workload;
 
-pub use checkpoint::WhisperCheckpoint;
 pub use events::{Transcription, WindowSender};
 pub use model::TranscriptionModel;
 pub use queue::TranscriptionQueue;
@@ -35,4 +34,3 @@ pub use request::{
     SAMPLE_RATE, Segment, SpeechWindow, SpokenToken, TranscriptionEvent, TranscriptionRequest, TranscriptionTask,
     WINDOW_SAMPLES, Word,
 };
-pub use workload::TranscriptionWorkload;

@@ -8,6 +8,7 @@ use super::prepared_request::{Language, PreparedRequest};
 use super::request::TranscriptionEvent;
 use super::scheduler::TranscriptionScheduler;
 use crate::error::{Failure, Refused};
+use crate::kinds::RequestQueue;
 use crate::runtime::Runtime;
 use crate::runtime::backlog::Backlog;
 use crate::runtime::catch_panic::lock_or_reset;
@@ -17,11 +18,18 @@ pub struct TranscriptionQueue {
     scheduler: Mutex<TranscriptionScheduler>,
 }
 
-impl TranscriptionQueue {
-    pub fn new(runtime: Arc<Runtime>) -> Arc<Self> {
+impl RequestQueue for TranscriptionQueue {
+    fn new(runtime: Arc<Runtime>) -> Arc<Self> {
         Arc::new(Self { runtime, scheduler: Mutex::new(TranscriptionScheduler::new()) })
     }
 
+    /// Requests in the queue, also those that have begun.
+    fn waiting(&self) -> usize {
+        self.lock().requests(None)
+    }
+}
+
+impl TranscriptionQueue {
     pub fn runtime(&self) -> &Arc<Runtime> {
         &self.runtime
     }
@@ -32,11 +40,6 @@ impl TranscriptionQueue {
             let fresh = scheduler.new_empty();
             std::mem::replace(scheduler, fresh).fail_all(&Failure::panicked(), true);
         })
-    }
-
-    /// Requests in the queue, also those that have begun.
-    pub fn requests(&self) -> usize {
-        self.lock().requests(None)
     }
 
     /// Takes the request or refuses it, at once.

@@ -7,6 +7,7 @@ use super::batch::WindowBatch;
 use super::queue::TranscriptionQueue;
 use super::scheduler::WindowJob;
 use crate::error::Failure;
+use crate::kinds::{QueuedWorkload, RequestQueue};
 use crate::runtime::Runtime;
 use crate::runtime::turn_thread::TurnThread;
 use crate::runtime::workload::Workload;
@@ -47,7 +48,7 @@ impl Workload for TranscriptionWorkload {
     }
 
     fn needs_polling(&self) -> bool {
-        self.queue.requests() > 0
+        self.queue.waiting() > 0
     }
 
     fn fail(&mut self, failure: &Failure, running: bool) {
@@ -60,12 +61,16 @@ impl Workload for TranscriptionWorkload {
     }
 }
 
-impl TranscriptionWorkload {
-    pub fn new(queue: Arc<TranscriptionQueue>) -> Self {
+impl QueuedWorkload for TranscriptionWorkload {
+    type Queue = TranscriptionQueue;
+
+    fn new(queue: Arc<TranscriptionQueue>) -> Self {
         let runtime = Arc::clone(queue.runtime());
         Self { queue, runtime, thread: None }
     }
+}
 
+impl TranscriptionWorkload {
     fn begin(&mut self, job: WindowJob) -> std::io::Result<()> {
         let thread = match self.thread.take() {
             Some(thread) => thread,
