@@ -15,7 +15,7 @@ use super::settings::Settings;
 use super::speech::SpeechCheckpoint;
 use super::transcription::WhisperCheckpoint;
 use outpost_models::backend::Backend;
-use outpost_models::kv::blocks_for;
+use outpost_models::kv::KvGroup;
 use outpost_models::weights::Footprint;
 
 /// The context for which the KV cache is counted, in tokens, unless the model has a shorter one.
@@ -86,6 +86,8 @@ fn text_memory<B: Backend>(path: &Path, backend: &B, settings: &Settings) -> Res
     let (footprint, scratch) = text_needs(&checkpoint, backend, settings)?;
     let config = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?;
     let context = config.context.min(COUNTED_CONTEXT);
-    let kv = config.kv_shape(settings.kv_type).block_bytes() * blocks_for(context) as u64;
+    let groups = config.kv_groups(settings.kv_type);
+    let bytes = |group: &KvGroup| group.block_bytes * group.max_blocks(context, settings.prefill_chunk) as u64;
+    let kv = groups.iter().map(bytes).sum();
     Ok(MemoryNeed { kv, context, ..MemoryNeed::of(footprint, scratch) })
 }
