@@ -116,7 +116,7 @@ impl Weights for Widened {
 }
 
 fn cache<B: Backend>(model: &Decoder<B>) -> KvCache {
-    KvCache::new(model.new_kv_arena(KvType::F32))
+    KvCache::new(model.new_kv_arenas(KvType::F32))
 }
 
 fn argmax(logits: &[f32]) -> u32 {
@@ -253,15 +253,22 @@ struct Perplexity {
 
 /// The perplexity of the tokens, with this type of KV cache.
 fn perplexity(model: &Decoder<Cpu>, tokens: &[u32], kind: KvType) -> f64 {
-    let mut arena = model.new_kv_arena(kind);
+    let mut arenas = model.new_kv_arenas(kind);
     let blocks: Vec<u32> = (0..blocks_for(tokens.len()) as u32).collect();
-    blocks.iter().for_each(|block| arena.ensure(*block).unwrap());
+    blocks.iter().for_each(|block| arenas.ensure_all(*block).unwrap());
     let mut loss = 0.;
     for (index, chunk) in tokens.chunks(256).enumerate() {
         let start = index * 256;
-        let row = BatchRow { tokens: chunk, start, blocks: &blocks, logits: LogitsAt::All, long: false, adapter: None };
+        let row = BatchRow {
+            tokens: chunk,
+            start,
+            tables: std::slice::from_ref(&blocks),
+            logits: LogitsAt::All,
+            long: false,
+            adapter: None,
+        };
         let next = tokens[start + 1..].iter();
-        let mut logits = model.forward(&[row], arena.as_mut()).unwrap();
+        let mut logits = model.forward(&[row], &mut arenas).unwrap();
         for (logits, next) in logits.rows()[0].iter().zip(next) {
             let best = f64::from(logits.iter().copied().fold(f32::MIN, f32::max));
             let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - best).exp()).sum();

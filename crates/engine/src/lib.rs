@@ -45,8 +45,8 @@ use outpost_models::backend::Isa;
 use outpost_models::devices::Selected;
 pub use outpost_models::encoder::head::Labels;
 pub use outpost_models::encoder::{Tokenized, truncate_dimensions};
-use outpost_models::kv::BLOCK;
 pub use outpost_models::kv::KvType;
+use outpost_models::kv::{BLOCK, KvGroup};
 pub use outpost_models::whisper::{LANGUAGES as TRANSCRIPTION_LANGUAGES, find_language, language_name};
 
 pub use device_backend::DeviceBackend;
@@ -269,14 +269,27 @@ impl Engine {
 
     /// Max positions of a sequence of this model, limited by its context window and by memory.
     pub fn positions(&self, model: &TextModel) -> u32 {
-        let block = self.kv_bytes(model, 1).max(1);
-        let held = (self.kv_budget(model) / block).saturating_mul(BLOCK as u64);
-        model.context_window().min(u32::try_from(held).unwrap_or(u32::MAX))
+        let budget = self.kv_budget(model);
+        let (mut fits, mut bound) = (0, model.context_window().div_ceil(BLOCK as u32) + 1);
+        while fits + 1 < bound {
+            let blocks = fits.midpoint(bound);
+            match self.kv_bytes(model, u64::from(blocks) * BLOCK as u64) <= budget {
+                true => fits = blocks,
+                false => bound = blocks,
+            }
+        }
+        model.context_window().min(fits.saturating_mul(BLOCK as u32))
     }
 
+    /// Bytes of the KV cache of a sequence.
     fn kv_bytes(&self, model: &TextModel, positions: u64) -> u64 {
-        let shape = model.kv_shape(self.kv_type(model));
-        positions.div_ceil(BLOCK as u64).saturating_mul(shape.block_bytes())
+        let Some(device) = self.owner.devices.get(model.device) else { return 0 };
+        let settings = &device.runtime.settings;
+        let positions = usize::try_from(positions).unwrap_or(usize::MAX);
+        let bytes = |group: &KvGroup| {
+            (group.max_blocks(positions, settings.prefill_chunk) as u64).saturating_mul(group.block_bytes)
+        };
+        model.network.kv_groups(settings.kv_type).iter().map(bytes).fold(0, u64::saturating_add)
     }
 
     /// Bytes that the model's KV cache could take if no other model were loaded.

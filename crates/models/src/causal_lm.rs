@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::backend::Pool;
 use super::error::Result;
-use super::kv::{BlockId, KvArena, KvShape, KvType};
+use super::kv::{BlockId, KvArenas, KvGroup, KvType};
 use super::peft::{LoadedAdapter, PeftAdapter};
 use super::weights::Footprint;
 
@@ -19,11 +19,11 @@ pub trait CausalLm: fmt::Debug + Send + Sync {
     /// The threads of the host.
     fn pool(&self) -> &Pool;
 
-    /// The layout of keys and values in the cache.
-    fn kv_shape(&self, kv_type: KvType) -> KvShape;
+    /// The groups of its layers in the KV cache.
+    fn kv_groups(&self, kv_type: KvType) -> Vec<KvGroup>;
 
-    /// An empty arena for its keys and values.
-    fn new_kv_arena(&self, kv_type: KvType) -> Box<dyn KvArena>;
+    /// Empty arenas for its keys and values.
+    fn new_kv_arenas(&self, kv_type: KvType) -> KvArenas;
 
     /// Whether a sequence of at most `limit` positions uses the frequencies for long contexts. LongRoPE has two sets of
     /// frequencies. A sequence uses one of them for all its positions, and sequences with different sets cannot share KV
@@ -42,13 +42,13 @@ pub trait CausalLm: fmt::Debug + Send + Sync {
     /// If the adapter does not fit the network, or is damaged.
     fn load_adapter(&self, adapter: &PeftAdapter) -> Result<LoadedAdapter>;
 
-    /// Computes one step for all rows and writes the keys and values of their tokens to `arena`. Other contents of the
-    /// arena do not change, even after an error.
+    /// Computes one step for all rows and writes the keys and values of their tokens to `arenas`. Other contents of the
+    /// arenas do not change, even after an error.
     ///
     /// # Errors
     /// If a row has no tokens, a token is not in the vocabulary, an adapter is of another network, or a KV block has no
     /// memory.
-    fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits>;
+    fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut KvArenas) -> Result<Logits>;
 
     /// Returns the memory of [`Self::forward`]'s logits for reuse in the next step.
     fn reuse(&self, logits: Logits);
@@ -58,11 +58,11 @@ pub trait CausalLm: fmt::Debug + Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub struct BatchRow<'a> {
     pub tokens: &'a [u32],
-    /// Position of the first token. The blocks hold the keys and values of all earlier positions.
+    /// Position of the first token. The blocks hold the keys and values of all earlier positions that it sees.
     pub start: usize,
-    /// The block table: blocks of all positions up to the last token. No other row may use the blocks of the tokens
-    /// themselves.
-    pub blocks: &'a [BlockId],
+    /// The block table of each group, or one for all groups: blocks of all positions up to the last token. No other row may
+    /// use the blocks of the tokens themselves. In a group with a window, any block may stand for those that no token sees.
+    pub tables: &'a [Vec<BlockId>],
     pub logits: LogitsAt,
     /// Whether the sequence uses the frequencies for long contexts; see [`CausalLm::is_long`].
     pub long: bool,

@@ -17,7 +17,7 @@ use super::backend::{Angles, Backend, DType, Norm, Pool, Tensor};
 use super::causal_lm::{BatchRow, CausalLm, Logits, LogitsAt};
 use super::decoder_config::DecoderConfig;
 use super::error::{ModelError, Result};
-use super::kv::{KvArena, KvCache, KvShape, KvType, SequenceSlice};
+use super::kv::{KvArenas, KvCache, KvGroup, KvType, SequenceSlice};
 use super::nn::rope::Rope;
 use super::nn::{Context, Linear};
 use super::peft::{FittedAdapter, LoadedAdapter, PeftAdapter};
@@ -36,6 +36,8 @@ pub struct Decoder<B: Backend> {
     output_norm: Norm<B>,
     output: Linear<B>,
     ropes: Vec<Rope>,
+    /// Of each layer, its group in the KV cache, and its index in the group.
+    kv_places: Vec<(usize, usize)>,
     /// The projections of the layers, which adapters may target.
     projections: Vec<LoadedMatrix>,
     backend: B,
@@ -66,8 +68,9 @@ impl<B: Backend> Decoder<B> {
         let ropes = config.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<Result<_>>()?;
         let projections = loader.matrices();
         loader.finish()?;
+        let kv_places = kv_places(&config);
         let (_binding, backend) = (backend.thread_binding(), backend.clone());
-        Ok(Self { _binding, config, token_embd, layers, output_norm, output, ropes, projections, backend })
+        Ok(Self { _binding, config, token_embd, layers, output_norm, output, ropes, kv_places, projections, backend })
     }
 
     /// The projections of the layers, which adapters may target.
@@ -86,12 +89,12 @@ impl<B: Backend> Decoder<B> {
         let row = BatchRow {
             tokens,
             start: cache.length,
-            blocks: &cache.blocks,
+            tables: std::slice::from_ref(&cache.blocks),
             logits: LogitsAt::Last,
             long: cache.long,
             adapter: None,
         };
-        let mut logits = self.forward(&[row], &mut *cache.arena)?;
+        let mut logits = self.forward(&[row], &mut cache.arenas)?;
         cache.length += tokens.len();
         logits.values.truncate(self.config.vocabulary);
         Ok(logits.values)
@@ -172,12 +175,14 @@ impl<B: Backend> CausalLm for Decoder<B> {
         self.backend.pool()
     }
 
-    fn kv_shape(&self, kv_type: KvType) -> KvShape {
-        self.config.kv_shape(kv_type)
+    fn kv_groups(&self, kv_type: KvType) -> Vec<KvGroup> {
+        self.config.kv_groups(kv_type)
     }
 
-    fn new_kv_arena(&self, kv_type: KvType) -> Box<dyn KvArena> {
-        Box::new(self.backend.new_kv_arena(self.kv_shape(kv_type)))
+    fn new_kv_arenas(&self, kv_type: KvType) -> KvArenas {
+        let groups = self.config.layer_groups().into_iter();
+        let shapes = groups.map(|(_, layers)| self.config.kv_shape(layers.len(), kv_type));
+        KvArenas(shapes.map(|shape| Box::new(self.backend.new_kv_arena(shape)) as _).collect())
     }
 
     fn is_long(&self, limit: usize) -> bool {
@@ -193,36 +198,31 @@ impl<B: Backend> CausalLm for Decoder<B> {
         Ok(LoadedAdapter::new(adapter, self.id()))
     }
 
-    fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits> {
-        let Some(arena) = (arena as &mut dyn Any).downcast_mut::<B::KvArena>() else {
+    fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut KvArenas) -> Result<Logits> {
+        let own = arenas.0.iter_mut().map(|arena| (arena.as_mut() as &mut dyn Any).downcast_mut::<B::KvArena>());
+        let Some(mut arenas) = own.collect::<Option<Vec<_>>>() else {
             return Err(ModelError::Compute("the KV arena is of another device".to_owned()));
         };
         let lora = LoadedAdapter::deltas(self.id(), rows.iter().map(|row| (row.tokens.len(), row.adapter)))?;
         let ctx = &Context::new(&self.backend).with_lora(lora);
-        let (mut sequences, mut offset) = (Vec::with_capacity(rows.len()), 0);
-        for BatchRow { tokens, start, blocks, .. } in rows {
-            self.check_tokens(tokens)?;
-            sequences.push(SequenceSlice {
-                offset,
-                count: tokens.len(),
-                start: *start,
-                visible: None,
-                blocks: blocks.to_vec(),
-            });
-            offset += tokens.len();
-        }
-        let (logit_tokens, counts) = logit_tokens(rows, &sequences);
-        let angles =
-            self.angles(offset, || rows.iter().map(|row| (row.start..row.start + row.tokens.len(), row.long)))?;
-        let step = Step { batch: ctx.batch(sequences)?, angles };
+        rows.iter().try_for_each(|row| self.check_tokens(row.tokens))?;
+        let (logit_tokens, counts) = logit_tokens(rows);
         let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens).copied().collect();
+        let angles =
+            self.angles(tokens.len(), || rows.iter().map(|row| (row.start..row.start + row.tokens.len(), row.long)))?;
+        let batches = (0..arenas.len()).map(|group| ctx.batch(sequence_slices(rows, group)?));
+        let batches = batches.collect::<Result<Vec<_>>>()?;
         let x = self.embed(ctx, &tokens)?;
         let y = ctx.zeros(x.shape())?;
         let mut stream = Some(ResidualStream { x, y });
-        for (index, layer) in self.layers.iter().enumerate() {
+        for (index, (layer, (group, kv_layer))) in self.layers.iter().zip(&self.kv_places).enumerate() {
             let Some(before) = stream else { break };
+            let Some((arena, batch)) = arenas.get_mut(*group).zip(batches.get(*group)) else {
+                return Err(ModelError::Compute(format!("there is no arena of the KV blocks of layer {index}")));
+            };
             let output_tokens = (index + 1 == self.layers.len()).then_some(logit_tokens.as_slice());
-            stream = layer.forward(ctx, before, &step, output_tokens, (arena, index))?;
+            let kv = KvLayer { arena: &mut **arena, batch, layer: *kv_layer };
+            stream = layer.forward(ctx, before, &angles, output_tokens, kv)?;
         }
         Ok(Logits { values: self.logits(ctx, stream)?, vocabulary: self.config.vocabulary, counts })
     }
@@ -240,25 +240,58 @@ struct ResidualStream<B: Backend> {
     y: Tensor<B>,
 }
 
-/// The inputs of a step that all layers share.
-#[derive(Debug)]
-struct Step<B: Backend> {
-    batch: B::Batch,
-    angles: Vec<Angles<B>>,
+/// Where a layer keeps the keys and values of a step.
+struct KvLayer<'a, B: Backend> {
+    arena: &'a mut B::KvArena,
+    /// The sequences, with the blocks of the arena.
+    batch: &'a B::Batch,
+    /// Index of the layer in the arena.
+    layer: usize,
+}
+
+/// Of each layer, its group in the KV cache, and its index in the group.
+fn kv_places(config: &DecoderConfig) -> Vec<(usize, usize)> {
+    let groups = config.layer_groups();
+    let mut places: Vec<(usize, (usize, usize))> = groups
+        .iter()
+        .enumerate()
+        .flat_map(|(group, (_, layers))| layers.iter().enumerate().map(move |(index, layer)| (*layer, (group, index))))
+        .collect();
+    places.sort();
+    places.into_iter().map(|(_, place)| place).collect()
+}
+
+/// The rows as sequences with their block tables of a group.
+fn sequence_slices(rows: &[BatchRow<'_>], group: usize) -> Result<Vec<SequenceSlice>> {
+    let mut sequences = Vec::with_capacity(rows.len());
+    let mut offset = 0;
+    for BatchRow { tokens, start, tables, .. } in rows {
+        let table = if let [table] = tables { Some(table) } else { tables.get(group) };
+        let Some(table) = table else {
+            return Err(ModelError::Compute(format!("a row has no table of the KV blocks of group {group}")));
+        };
+        let (count, blocks) = (tokens.len(), table.clone());
+        sequences.push(SequenceSlice { offset, count, start: *start, visible: None, blocks });
+        offset += count;
+    }
+    Ok(sequences)
 }
 
 /// The tokens with logits as indices into the batch, in ascending order, and their number in each row.
-fn logit_tokens(rows: &[BatchRow<'_>], sequences: &[SequenceSlice]) -> (Vec<usize>, Vec<usize>) {
-    let range = |(row, sequence): (&BatchRow<'_>, &SequenceSlice)| {
-        let end = sequence.offset + sequence.count;
-        match row.logits {
-            LogitsAt::None => end..end,
-            LogitsAt::Last => end - 1..end,
-            LogitsAt::All => sequence.offset..end,
-        }
-    };
-    let ranges = rows.iter().zip(sequences).map(range);
-    (ranges.clone().flatten().collect(), ranges.map(|range| range.len()).collect())
+fn logit_tokens(rows: &[BatchRow<'_>]) -> (Vec<usize>, Vec<usize>) {
+    let mut offset = 0;
+    let ranges: Vec<Range<usize>> = (rows.iter())
+        .map(|row| {
+            let (start, end) = (offset, offset + row.tokens.len());
+            offset = end;
+            match row.logits {
+                LogitsAt::None => end..end,
+                LogitsAt::Last => end - 1..end,
+                LogitsAt::All => start..end,
+            }
+        })
+        .collect();
+    (ranges.iter().cloned().flatten().collect(), ranges.iter().map(Range::len).collect())
 }
 
 /// The output projection: a matrix of its own, or the token embedding if the two are tied.

@@ -1,6 +1,10 @@
 //! The paged KV cache: keys and values in blocks of [`BLOCK`] positions (Kwon et al. 2023,
 //! <https://arxiv.org/abs/2309.06180>).
 //!
+//! The layers of a model form groups ([`KvGroup`]): a block has the keys and values of all layers of its group, and each
+//! group has an arena and block tables of its own. Layers with a sliding window are not in a group with layers that see all
+//! positions, so that blocks which fell out of the window can be given back.
+//!
 //! Blocks belong to neither a model nor a sequence. The engine's scheduler counts their references and passes each step
 //! the block table of every row. Several sequences can therefore share a block. A full block is never written again.
 //!
@@ -58,12 +62,35 @@ impl KvShape {
     }
 }
 
+/// A group of a model's layers. The first group of a model has no window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvGroup {
+    /// Bytes of one block.
+    pub block_bytes: u64,
+    /// Positions that a token sees in these layers, including its own; `None`: all.
+    pub window: Option<usize>,
+}
+
+impl KvGroup {
+    /// The first block that a token at `position` sees. Later tokens see none before it.
+    pub fn first_visible(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window) / BLOCK)
+    }
+
+    /// The most blocks that a sequence of `positions` positions needs at a time, if at most `chunk` positions are computed at
+    /// once.
+    pub fn max_blocks(&self, positions: usize, chunk: usize) -> usize {
+        let all = blocks_for(positions);
+        self.window.map_or(all, |window| all.min(blocks_for(window.saturating_add(chunk)) + 1))
+    }
+}
+
 /// The number of blocks that `positions` positions occupy.
 pub fn blocks_for(positions: usize) -> usize {
     positions.div_ceil(BLOCK)
 }
 
-/// The KV blocks of one model, in the memory of its device.
+/// The KV blocks of a group, in the memory of its device.
 pub trait KvArena: fmt::Debug + Send + Any {
     fn shape(&self) -> KvShape;
 
@@ -81,6 +108,47 @@ pub trait KvArena: fmt::Debug + Send + Any {
 
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// The KV blocks of one model: an arena for each group.
+#[derive(Debug)]
+pub struct KvArenas(pub(super) Vec<Box<dyn KvArena>>);
+
+impl KvArenas {
+    /// Allocates the memory of a block in a group; see [`KvArena::ensure`].
+    pub fn ensure(&mut self, group: usize, id: BlockId) -> Result<()> {
+        match self.0.get_mut(group) {
+            Some(arena) => arena.ensure(id),
+            None => Err(ModelError::Compute(format!("the model has no group {group} of KV blocks"))),
+        }
+    }
+
+    /// Frees the memory of a block in a group.
+    pub fn release(&mut self, group: usize, id: BlockId) {
+        if let Some(arena) = self.0.get_mut(group) {
+            arena.release(id);
+        }
+    }
+
+    /// Allocates the memory of a block in every group, for sequences with one block table for all groups.
+    pub fn ensure_all(&mut self, id: BlockId) -> Result<()> {
+        self.0.iter_mut().try_for_each(|arena| arena.ensure(id))
+    }
+
+    /// Frees the memory of a block in every group.
+    pub fn release_all(&mut self, id: BlockId) {
+        self.0.iter_mut().for_each(|arena| arena.release(id));
+    }
+
+    /// Bytes of one block of every group.
+    pub fn block_bytes(&self) -> u64 {
+        self.0.iter().map(|arena| arena.shape().block_bytes()).sum()
+    }
+
+    /// The element type.
+    pub fn kv_type(&self) -> KvType {
+        self.0.first().map_or_else(KvType::default, |arena| arena.shape().kv_type)
     }
 }
 
@@ -139,10 +207,11 @@ pub fn block_writes(sequences: &[SequenceSlice]) -> Result<Vec<BlockWrite>> {
     Ok(writes)
 }
 
-/// An arena with the blocks of a single sequence, for callers without a scheduler.
+/// Arenas with the blocks of a single sequence, for callers without a scheduler. All positions stay.
 #[derive(Debug)]
 pub struct KvCache {
-    pub(super) arena: Box<dyn KvArena>,
+    pub(super) arenas: KvArenas,
+    /// The block table of all groups.
     pub(super) blocks: Vec<BlockId>,
     pub(super) length: usize,
     /// Whether the sequence uses the frequencies for long contexts; see `CausalLm::is_long`.
@@ -150,9 +219,9 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// A cache in an empty arena.
-    pub fn new(arena: Box<dyn KvArena>) -> Self {
-        Self { arena, blocks: Vec::new(), length: 0, long: false }
+    /// A cache in empty arenas.
+    pub fn new(arenas: KvArenas) -> Self {
+        Self { arenas, blocks: Vec::new(), length: 0, long: false }
     }
 
     /// Positions that are stored.
@@ -167,9 +236,32 @@ impl KvCache {
     /// Adds blocks for `more` positions after the stored ones.
     pub(super) fn reserve(&mut self, more: usize) -> Result<()> {
         for id in self.blocks.len()..blocks_for(self.length + more) {
-            self.arena.ensure(id as BlockId)?;
+            self.arenas.ensure_all(id as BlockId)?;
             self.blocks.push(id as BlockId);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::KvGroup;
+
+    #[test]
+    fn a_window_bounds_the_blocks_that_a_sequence_needs() {
+        let group = |window| KvGroup { block_bytes: 1, window };
+        assert_eq!([0, 100, 10_000].map(|position| group(None).first_visible(position)), [0, 0, 0]);
+        // A token sees 40 positions: at 103, those from 64 on.
+        assert_eq!(
+            [0, 39, 54, 55, 102, 103].map(|position| group(Some(40)).first_visible(position)),
+            [0, 0, 0, 1, 3, 4]
+        );
+        for (window, chunk) in [(1, 1), (16, 1), (40, 32), (17, 100)] {
+            let group = group(Some(window));
+            let needed = |start: usize| (start + chunk).div_ceil(16) - group.first_visible(start);
+            let most = (0..500).map(needed).max().unwrap();
+            assert!(most <= group.max_blocks(1_000, chunk) && most + 1 >= group.max_blocks(1_000, chunk));
+            assert_eq!(group.max_blocks(3, chunk), 1);
+        }
     }
 }

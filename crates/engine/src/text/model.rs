@@ -26,7 +26,7 @@ use crate::tokenizer::{InfillTexts, Prompt, SpecialTokenOptions, TokenizeLimits,
 use outpost_models::ModelError;
 use outpost_models::backend::Backend;
 use outpost_models::causal_lm::{BatchRow, CausalLm, Logits};
-use outpost_models::kv::{KvArena, KvShape, KvType};
+use outpost_models::kv::{KvArenas, KvGroup, KvType};
 use outpost_models::load_causal_lm;
 
 /// A chat model: a network, or an adapter of one. Dereferences to the network.
@@ -283,18 +283,15 @@ impl TextModel {
     }
 
     /// One forward pass of the network.
-    pub(crate) fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits, ModelError> {
-        catch_compute_panic(|| self.network.forward(rows, arena))
+    pub(crate) fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut KvArenas) -> Result<Logits, ModelError> {
+        catch_compute_panic(|| self.network.forward(rows, arenas))
     }
 
-    /// Bytes of one KV block, including that of the draft model.
-    pub(crate) fn block_bytes(&self, kind: KvType) -> u64 {
-        self.kv_shape(kind).block_bytes() + self.draft_slot.block_bytes()
-    }
-
-    /// The KV sizes of the model itself.
-    pub(crate) fn kv_shape(&self, kind: KvType) -> KvShape {
-        self.network.kv_shape(kind)
+    /// The groups of its KV blocks. Those of the first group include the blocks of the draft model.
+    pub(crate) fn kv_groups(&self, kind: KvType) -> Vec<KvGroup> {
+        let mut groups = self.network.kv_groups(kind);
+        groups.iter_mut().take(1).for_each(|group| group.block_bytes += self.draft_slot.block_bytes());
+        groups
     }
 }
 
@@ -307,8 +304,8 @@ impl DraftNetwork for TextModel {
         Self::context_window(self)
     }
 
-    fn new_kv_arena(&self, kind: KvType) -> Box<dyn KvArena> {
-        self.network.new_kv_arena(kind)
+    fn new_kv_arenas(&self, kind: KvType) -> KvArenas {
+        self.network.new_kv_arenas(kind)
     }
 
     fn weight_bytes(&self) -> u64 {
@@ -319,8 +316,8 @@ impl DraftNetwork for TextModel {
         self.vocabulary.eos_ids().contains(&token)
     }
 
-    fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits, String> {
-        Self::forward(self, rows, arena).map_err(|error| error.to_string())
+    fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut KvArenas) -> Result<Logits, String> {
+        Self::forward(self, rows, arenas).map_err(|error| error.to_string())
     }
 
     fn reuse(&self, logits: Logits) {

@@ -18,6 +18,7 @@ use crate::runtime::Runtime;
 use crate::runtime::backlog::retry_after;
 use crate::runtime::catch_panic::lock_or_reset;
 use crate::runtime::memory_budget::KvCache;
+use outpost_models::kv::KvGroup;
 
 /// Assumed length of a choice, in tokens, before any has ended.
 const DEFAULT_CHOICE_TOKENS: f64 = 256.;
@@ -167,7 +168,7 @@ fn scheduler_request(runtime: &Runtime, model: &TextModel, request: &GenerationR
     Request {
         model: model.key,
         adapter: model.adapter().map(|adapter| adapter.key),
-        block_bytes: model.block_bytes(runtime.settings.kv_type),
+        groups: model.kv_groups(runtime.settings.kv_type),
         tenant: request.tenant,
         prompt: Arc::clone(&request.prompt),
         choices: request.choices,
@@ -235,9 +236,9 @@ impl TextQueue {
         self.lock().scheduler.set_max_choices(requests);
     }
 
-    /// Sets the bytes of one KV block of the model.
-    pub fn set_block_bytes(&self, model: ModelId, bytes: u64) {
-        self.lock().scheduler.set_block_bytes(model, bytes);
+    /// Sets the bytes of the model's KV blocks.
+    pub fn set_kv_groups(&self, model: ModelId, groups: &[KvGroup]) {
+        self.lock().scheduler.set_groups(model, groups);
     }
 
     /// Refuses a request if the queue is full, whatever its prompt.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::active_request::{ActiveRequest, Outcome};
 use super::model::TextModel;
 use super::queue::TextQueue;
-use super::scheduler::{Batch, ModelId, Row, SequenceId, StepPlan};
+use super::scheduler::{Batch, GroupBlock, ModelId, Row, SequenceId, StepPlan};
 use super::speculative::draft_model::DraftSlot;
 use super::step_cost_model::{StepCostModel, StepSizes};
 use crate::error::Failure;
@@ -21,14 +21,14 @@ use crate::runtime::metrics::Step;
 use crate::runtime::workload::Workload;
 use outpost_models::ModelError;
 use outpost_models::causal_lm::{BatchRow, Logits};
-use outpost_models::kv::{BLOCK, BlockId, KvArena};
+use outpost_models::kv::{BLOCK, KvArenas};
 
 pub struct TextWorkload {
     pub(super) queue: Arc<TextQueue>,
     pub(super) runtime: Arc<Runtime>,
     /// Requests that have started.
     pub(super) active: BTreeMap<RequestId, ActiveRequest>,
-    arenas: HashMap<ModelId, Box<dyn KvArena>>,
+    arenas: HashMap<ModelId, KvArenas>,
     /// Draft models of the models in use.
     pub(super) drafts: HashMap<ModelId, Arc<DraftSlot>>,
     /// Whether a model that was idle computes in this step; such a step is slow and not measured.
@@ -186,11 +186,13 @@ impl TextWorkload {
         for batch in &plan.batches {
             let Some(model) = self.model(batch) else { continue };
             let kv_type = self.runtime.settings.kv_type;
-            let arena = self.arenas.entry(batch.model).or_insert_with(|| model.network.new_kv_arena(kv_type));
+            let arenas = self.arenas.entry(batch.model).or_insert_with(|| model.network.new_kv_arenas(kv_type));
             self.drafts.entry(batch.model).or_insert_with(|| Arc::clone(&model.draft_slot));
             for row in &batch.rows {
-                let mut written = row.blocks.iter().skip(row.start / BLOCK);
-                if let Err(error) = written.try_for_each(|block| arena.ensure(*block)) {
+                let tables = row.tables.iter().enumerate();
+                let mut written = tables
+                    .flat_map(|(group, table)| table.iter().skip(row.start / BLOCK).map(move |block| (group, *block)));
+                if let Err(error) = written.try_for_each(|(group, block)| arenas.ensure(group, block)) {
                     // The step then fails for the rows of these blocks.
                     tracing::error!(model = model.id(), reason = error.to_string(), "a KV block has no memory");
                 }
@@ -199,13 +201,15 @@ impl TextWorkload {
     }
 
     /// Releases the memory of free blocks.
-    pub(super) fn release(&mut self, released: &[(ModelId, BlockId)]) {
-        for (model, block) in released {
-            if let Some(arena) = self.arenas.get_mut(model) {
-                arena.release(*block);
+    pub(super) fn release(&mut self, released: &[(ModelId, GroupBlock)]) {
+        for (model, GroupBlock { group, id }) in released {
+            if let Some(arenas) = self.arenas.get_mut(model) {
+                arenas.release(*group, *id);
             }
-            if let Some(draft) = self.drafts.get(model) {
-                draft.release(*block);
+            if *group == 0
+                && let Some(draft) = self.drafts.get(model)
+            {
+                draft.release(*id);
             }
         }
     }
@@ -277,7 +281,7 @@ impl TextWorkload {
     }
 
     fn forward(&mut self, model: &TextModel, key: ModelId, rows: &[Row]) -> Result<Logits, ModelError> {
-        let Some(arena) = self.arenas.get_mut(&key) else { return Err("the model has no KV arena".to_owned().into()) };
+        let Some(arenas) = self.arenas.get_mut(&key) else { return Err("the model has no KV arena".to_owned().into()) };
         let adapter = |row: &Row| {
             let request = self.active.get(&row.sequence.request)?;
             Some(request.model.adapter().map(|adapter| &adapter.weights))
@@ -285,13 +289,13 @@ impl TextWorkload {
         let rows: Option<Vec<_>> = rows
             .iter()
             .map(|row| {
-                let (adapter, Row { tokens, start, blocks, logits, long, .. }) = (adapter(row)?, row);
-                Some(BatchRow { tokens, start: *start, blocks, logits: *logits, long: *long, adapter })
+                let (adapter, Row { tokens, start, tables, logits, long, .. }) = (adapter(row)?, row);
+                Some(BatchRow { tokens, start: *start, tables, logits: *logits, long: *long, adapter })
             })
             .collect();
         let Some(rows) = rows else { return Err("a row has no request".to_owned().into()) };
         self.runtime.faults.point("text.forward");
-        model.forward(&rows, arena.as_mut())
+        model.forward(&rows, arenas)
     }
 
     /// Commits the outcomes to the scheduler and drops requests that have ended.

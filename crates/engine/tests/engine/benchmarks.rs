@@ -28,7 +28,7 @@ fn load(path: &Path) -> Decoder<Cpu> {
 }
 
 fn cache(model: &Decoder<Cpu>) -> KvCache {
-    KvCache::new(model.new_kv_arena(KvType::F16))
+    KvCache::new(model.new_kv_arenas(KvType::F16))
 }
 
 fn reference(path: &Path, prompt: &[u32]) {
@@ -65,21 +65,21 @@ fn speed() {
         println!("decode at depth {depth}: {:.1} tokens/s", 32. / elapsed.as_secs_f64());
     }
     for streams in [2u32, 4, 8, 16, 32] {
-        let mut arena = model.new_kv_arena(KvType::F16);
-        (0..2 * streams).for_each(|block| arena.ensure(block).unwrap());
+        let mut arenas = model.new_kv_arenas(KvType::F16);
+        (0..2 * streams).for_each(|block| arenas.ensure_all(block).unwrap());
         let ((), elapsed) = timed(|| {
             for start in 0..16 {
-                let tables: Vec<_> = (0..streams).map(|stream| [2 * stream, 2 * stream + 1]).collect();
-                let row = |blocks| BatchRow {
+                let tables: Vec<_> = (0..streams).map(|stream| vec![2 * stream, 2 * stream + 1]).collect();
+                let row = |table| BatchRow {
                     tokens: &[99],
                     start,
-                    blocks,
+                    tables: std::slice::from_ref(table),
                     logits: LogitsAt::Last,
                     long: false,
                     adapter: None,
                 };
-                let rows: Vec<_> = tables.iter().map(|blocks| row(&blocks[..])).collect();
-                model.reuse(model.forward(&rows, arena.as_mut()).unwrap());
+                let rows: Vec<_> = tables.iter().map(row).collect();
+                model.reuse(model.forward(&rows, &mut arenas).unwrap());
             }
         });
         println!("decode of {streams} sequences: {:.1} tokens/s", f64::from(16 * streams) / elapsed.as_secs_f64());
@@ -96,7 +96,7 @@ fn speed_of_the_candle_backend() {
     let mut stock = crate::decoder::oracle(&path);
     let prompt: Vec<u32> = (0..128).map(|index| 1_000 + 37 * index).collect();
     for round in 0..5 {
-        let mut kv = KvCache::new(model.new_kv_arena(KvType::F16));
+        let mut kv = KvCache::new(model.new_kv_arenas(KvType::F16));
         let (_, prefill) = timed(|| model.extend(&prompt, &mut kv).unwrap());
         let ((), decode) = timed(|| (0..32).for_each(|token| drop(model.extend(&[token + 100], &mut kv).unwrap())));
         let (_, stock_prefill) = timed(|| crate::decoder::oracle_logits(&mut stock, &prompt, 0));
@@ -179,8 +179,8 @@ fn speed_of_adapters() {
         panic!("the model has experts")
     };
     let sizes = Sizes { layers: config.layers.len(), width: config.width, attention, inner };
-    let mut arena = model.new_kv_arena(KvType::F16);
-    (0..8 * STREAMS as u32).for_each(|block| arena.ensure(block).unwrap());
+    let mut arenas = model.new_kv_arenas(KvType::F16);
+    (0..8 * STREAMS as u32).for_each(|block| arenas.ensure_all(block).unwrap());
     let tables: Vec<Vec<u32>> = (0..STREAMS as u32).map(|stream| (8 * stream..8 * stream + 8).collect()).collect();
     for (modules, name) in [(&["self_attn.q_proj", "self_attn.v_proj"][..], "queries and values"), (ALL, "all modules")]
     {
@@ -195,16 +195,16 @@ fn speed_of_adapters() {
             let mut decode = |with_adapters: bool| {
                 let ((), elapsed) = timed(|| {
                     for start in 96..128 {
-                        let rows = tables.iter().zip(&adapters).map(|(blocks, adapter)| BatchRow {
+                        let rows = tables.iter().zip(&adapters).map(|(table, adapter)| BatchRow {
                             tokens: &[99],
                             start,
-                            blocks,
+                            tables: std::slice::from_ref(table),
                             logits: LogitsAt::Last,
                             long: false,
                             adapter: with_adapters.then_some(adapter),
                         });
                         let rows: Vec<_> = rows.collect();
-                        model.reuse(model.forward(&rows, arena.as_mut()).unwrap());
+                        model.reuse(model.forward(&rows, &mut arenas).unwrap());
                     }
                 });
                 32. * STREAMS as f64 / elapsed.as_secs_f64()

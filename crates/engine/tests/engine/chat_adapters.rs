@@ -113,21 +113,27 @@ type TestRow<'a> = (Option<&'a LoadedAdapter>, Vec<u32>, Vec<u32>, LogitsAt);
 
 /// The logits of the rows, computed together.
 fn compute<B: Backend>(model: &Decoder<B>, rows: &[TestRow<'_>]) -> Vec<Vec<Vec<f32>>> {
-    let mut arena = model.new_kv_arena(KvType::F32);
+    let mut arenas = model.new_kv_arenas(KvType::F32);
     let tables: Vec<Vec<u32>> = (0..rows.len() as u32).map(|row| (4 * row..4 * row + 4).collect()).collect();
-    tables.iter().flatten().for_each(|block| arena.ensure(*block).unwrap());
+    tables.iter().flatten().for_each(|block| arenas.ensure_all(*block).unwrap());
     let (mut earlier, mut now) = (Vec::new(), Vec::new());
-    for ((adapter, before, tokens, logits), blocks) in rows.iter().zip(&tables) {
-        assert!(blocks_for(before.len() + tokens.len()) <= blocks.len());
-        let first =
-            BatchRow { tokens: before, start: 0, blocks, logits: LogitsAt::None, long: false, adapter: *adapter };
+    for ((adapter, before, tokens, logits), table) in rows.iter().zip(tables.chunks(1)) {
+        assert!(blocks_for(before.len() + tokens.len()) <= table[0].len());
+        let first = BatchRow {
+            tokens: before,
+            start: 0,
+            tables: table,
+            logits: LogitsAt::None,
+            long: false,
+            adapter: *adapter,
+        };
         earlier.extend(Some(first).filter(|row| !row.tokens.is_empty()));
         now.push(BatchRow { tokens, start: before.len(), logits: *logits, ..first });
     }
     if !earlier.is_empty() {
-        model.forward(&earlier, arena.as_mut()).unwrap();
+        model.forward(&earlier, &mut arenas).unwrap();
     }
-    let mut logits = model.forward(&now, arena.as_mut()).unwrap();
+    let mut logits = model.forward(&now, &mut arenas).unwrap();
     logits.rows().iter().map(|row| row.iter().map(|logits| logits.to_vec()).collect()).collect()
 }
 
@@ -180,11 +186,11 @@ fn adapters_and_their_base_compute_in_one_batch_on_candle() {
 #[test]
 fn an_adapter_of_another_network_is_refused() {
     let ((_, adapters), (model, _)) = (tiny(&cpu(), &TinyModel::default()), tiny(&cpu(), &TinyModel::default()));
-    let mut arena = model.new_kv_arena(KvType::F32);
-    arena.ensure(0).unwrap();
+    let mut arenas = model.new_kv_arenas(KvType::F32);
+    arenas.ensure_all(0).unwrap();
     let adapter = adapters.first();
-    let row = BatchRow { tokens: &[1], start: 0, blocks: &[0], logits: LogitsAt::Last, long: false, adapter };
-    assert!(model.forward(&[row], arena.as_mut()).unwrap_err().to_string().contains("another network"));
+    let row = BatchRow { tokens: &[1], start: 0, tables: &[vec![0]], logits: LogitsAt::Last, long: false, adapter };
+    assert!(model.forward(&[row], &mut arenas).unwrap_err().to_string().contains("another network"));
 }
 
 /// Why an adapter of the tiny model cannot be loaded after this change.

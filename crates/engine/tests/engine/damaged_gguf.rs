@@ -124,7 +124,7 @@ proptest! {
         if let Ok(file) = GgufFile::open(&path)
             && let Ok(model) = Decoder::load(&file, &cpu())
         {
-            let _ = model.extend(&[1, 2, 3], &mut KvCache::new(model.new_kv_arena(KvType::F16)));
+            let _ = model.extend(&[1, 2, 3], &mut KvCache::new(model.new_kv_arenas(KvType::F16)));
         }
     }
 }

@@ -26,7 +26,7 @@ fn variants() -> Vec<TinyModel> {
 }
 
 fn cache<B: Backend>(model: &Decoder<B>) -> KvCache {
-    KvCache::new(model.new_kv_arena(KvType::F32))
+    KvCache::new(model.new_kv_arenas(KvType::F32))
 }
 
 fn load<B: Backend>(backend: &B, options: &TinyModel) -> Decoder<B> {
@@ -120,16 +120,17 @@ fn chunked_prefill_matches_a_single_prefill<B: Backend>(backend: &B, same_bits: 
 
 fn rows_of_a_batch_are_independent<B: Backend>(backend: &B, _: bool) {
     let model = load(backend, &TinyModel::default());
-    let mut arena = model.new_kv_arena(KvType::F32);
-    (0..3).for_each(|block| arena.ensure(block).unwrap());
-    let row = |tokens, start, blocks, logits| BatchRow { tokens, start, blocks, logits, long: false, adapter: None };
-    model.forward(&[row(&PROMPT[..4], 0, &[2], LogitsAt::None)], arena.as_mut()).unwrap();
+    let mut arenas = model.new_kv_arenas(KvType::F32);
+    (0..3).for_each(|block| arenas.ensure_all(block).unwrap());
+    let tables = [[vec![2]], [vec![0]], [vec![1]]];
+    let row = |tokens, start, tables, logits| BatchRow { tokens, start, tables, logits, long: false, adapter: None };
+    model.forward(&[row(&PROMPT[..4], 0, &tables[0], LogitsAt::None)], &mut arenas).unwrap();
     let rows = [
-        row(&[7], 4, &[2], LogitsAt::Last),
-        row(&PROMPT, 0, &[0], LogitsAt::All),
-        row(&[1, 2, 3], 0, &[1], LogitsAt::None),
+        row(&[7], 4, &tables[0], LogitsAt::Last),
+        row(&PROMPT, 0, &tables[1], LogitsAt::All),
+        row(&[1, 2, 3], 0, &tables[2], LogitsAt::None),
     ];
-    let mut logits = model.forward(&rows, arena.as_mut()).unwrap();
+    let mut logits = model.forward(&rows, &mut arenas).unwrap();
     let logits = logits.rows();
     let alone = |tokens: &[u32]| model.extend(tokens, &mut cache(&model)).unwrap();
     assert_close(logits[0][0], &alone(&[&PROMPT[..4], &[7]].concat()), 1e-4);
@@ -141,13 +142,15 @@ fn rows_of_a_batch_are_independent<B: Backend>(backend: &B, _: bool) {
 
 fn several_rows_can_share_a_kv_block<B: Backend>(backend: &B, _: bool) {
     let model = load(backend, &TinyModel::default());
-    let mut arena = model.new_kv_arena(KvType::F32);
-    (0..3).for_each(|block| arena.ensure(block).unwrap());
+    let mut arenas = model.new_kv_arenas(KvType::F32);
+    (0..3).for_each(|block| arenas.ensure_all(block).unwrap());
     let shared: Vec<u32> = (0..16).collect();
+    let (first, tables) = ([vec![0]], [[vec![0, 1]], [vec![0, 2]]]);
     let row =
-        |tokens, start, blocks| BatchRow { tokens, start, blocks, logits: LogitsAt::Last, long: false, adapter: None };
-    model.forward(&[row(&shared, 0, &[0])], arena.as_mut()).unwrap();
-    let mut logits = model.forward(&[row(&[9, 8], 16, &[0, 1]), row(&[7], 16, &[0, 2])], arena.as_mut()).unwrap();
+        |tokens, start, tables| BatchRow { tokens, start, tables, logits: LogitsAt::Last, long: false, adapter: None };
+    model.forward(&[row(&shared, 0, &first)], &mut arenas).unwrap();
+    let rows = [row(&[9, 8], 16, &tables[0]), row(&[7], 16, &tables[1])];
+    let mut logits = model.forward(&rows, &mut arenas).unwrap();
     for (logits, end) in logits.rows().iter().zip([&[9, 8][..], &[7]]) {
         let expected = model.extend(&[&shared[..], end].concat(), &mut cache(&model)).unwrap();
         assert_close(logits[0], &expected, 1e-4);
@@ -159,7 +162,7 @@ fn a_quantized_kv_cache_changes_logits_little<B: Backend>(backend: &B, _: bool) 
     let prompt: Vec<u32> = (0..100).map(|index| (index * 7) % 256).collect();
     let exact = model.extend(&[&prompt[..], &[9]].concat(), &mut cache(&model)).unwrap();
     for (kind, within) in [(KvType::F16, 0.02), (KvType::Q8, 0.2)] {
-        let mut kv = KvCache::new(model.new_kv_arena(kind));
+        let mut kv = KvCache::new(model.new_kv_arenas(kind));
         prompt.chunks(9).for_each(|chunk| drop(model.extend(chunk, &mut kv).unwrap()));
         assert_close(&model.extend(&[9], &mut kv).unwrap(), &exact, within);
     }
@@ -172,8 +175,8 @@ fn a_failed_step_leaves_the_kv_cache_unchanged<B: Backend>(backend: &B, _: bool)
     assert!(model.extend(&[], &mut kv).is_err(), "no tokens");
     assert!(model.extend(&[100_000], &mut kv).is_err(), "no such token");
     let short =
-        BatchRow { tokens: &PROMPT, start: 10, blocks: &[0], logits: LogitsAt::Last, long: false, adapter: None };
-    assert!(model.forward(&[short], model.new_kv_arena(KvType::F16).as_mut()).is_err(), "no blocks");
+        BatchRow { tokens: &PROMPT, start: 10, tables: &[vec![0]], logits: LogitsAt::Last, long: false, adapter: None };
+    assert!(model.forward(&[short], &mut model.new_kv_arenas(KvType::F16)).is_err(), "no blocks");
     assert_eq!(kv.len(), PROMPT.len());
     let expected = model.extend(&[PROMPT.as_slice(), &[4]].concat(), &mut cache(&model)).unwrap();
     assert_close(&model.extend(&[4], &mut kv).unwrap(), &expected, 1e-4);

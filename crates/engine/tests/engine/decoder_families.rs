@@ -58,13 +58,14 @@ pub fn in_chunks<B: Backend>(
     expected: &[Vec<f32>],
     size: usize,
 ) -> f32 {
-    let mut arena = model.new_kv_arena(KvType::F32);
+    let mut arenas = model.new_kv_arenas(KvType::F32);
     let blocks: Vec<u32> = (0..blocks_for(prompt.len()) as u32).collect();
-    blocks.iter().for_each(|block| arena.ensure(*block).unwrap());
+    blocks.iter().for_each(|block| arenas.ensure_all(*block).unwrap());
     let (mut start, mut largest, long) = (0, 0f32, model.is_long(prompt.len()));
     for tokens in prompt.chunks(size) {
-        let row = BatchRow { tokens, start, blocks: &blocks, logits: LogitsAt::All, long, adapter };
-        let mut logits = model.forward(&[row], arena.as_mut()).unwrap();
+        let row =
+            BatchRow { tokens, start, tables: std::slice::from_ref(&blocks), logits: LogitsAt::All, long, adapter };
+        let mut logits = model.forward(&[row], &mut arenas).unwrap();
         for (logits, expected) in logits.rows()[0].iter().zip(&expected[start..]) {
             largest = largest.max(difference(logits, expected));
         }
@@ -122,4 +123,46 @@ fn safetensors_families_match_transformers_on_candle() {
 #[test]
 fn gguf_families_match_transformers_on_candle() {
     check(Format::Gguf, &candle(), "candle", false);
+}
+
+/// The logits of all positions, computed in chunks. `reuse`: in groups with a window, blocks that no later token sees are
+/// used again.
+fn logits_in_chunks<B: Backend>(model: &Decoder<B>, prompt: &[u32], chunk: usize, reuse: bool) -> Vec<f32> {
+    let groups = model.kv_groups(KvType::F32);
+    let mut arenas = model.new_kv_arenas(KvType::F32);
+    let mut all = Vec::new();
+    for (start, tokens) in (0..).step_by(chunk).zip(prompt.chunks(chunk)) {
+        let mut tables: Vec<Vec<u32>> = Vec::new();
+        for (index, group) in groups.iter().enumerate() {
+            let blocks = 0..blocks_for(start + tokens.len());
+            let few = group.max_blocks(1 << 20, chunk);
+            let id = |block: usize| if reuse { block.max(group.first_visible(start)) % few } else { block };
+            let table: Vec<u32> = blocks.map(|block| id(block) as u32).collect();
+            table.iter().for_each(|block| arenas.ensure(index, *block).unwrap());
+            tables.push(table);
+        }
+        let row = BatchRow { tokens, start, tables: &tables, logits: LogitsAt::All, long: false, adapter: None };
+        let mut logits = model.forward(&[row], &mut arenas).unwrap();
+        all.extend(logits.rows()[0].iter().flat_map(|logits| logits.iter().copied()));
+    }
+    all
+}
+
+fn check_windows<B: Backend>(backend: &B) {
+    let prompt: Vec<u32> = (0..100).map(|index| index * 7 % 64).collect();
+    for name in ["gemma2", "gemma3"] {
+        let model = Format::Safetensors.load(name, backend);
+        let windows: Vec<_> = model.kv_groups(KvType::F32).iter().map(|group| group.window).collect();
+        assert_eq!(windows, [None, Some(8)]);
+        for chunk in [1, 5, 16, 40] {
+            let [reused, kept] = [true, false].map(|reuse| logits_in_chunks(&model, &prompt, chunk, reuse));
+            assert!(reused == kept, "{name} in chunks of {chunk}: {}", difference(&reused, &kept));
+        }
+    }
+}
+
+#[test]
+fn blocks_that_fell_out_of_a_window_are_not_read() {
+    check_windows(&Cpu::new(2));
+    check_windows(&candle());
 }

@@ -342,12 +342,19 @@ fn random_parameters(decoder: &Decoder<Candle>, alpha: f32) -> LoraParameters {
 
 /// The log probabilities of the tokens after the first, from logits.
 fn log_probabilities<B: Backend>(model: &Decoder<B>, adapter: &LoadedAdapter, tokens: &[u32]) -> Vec<f32> {
-    let mut arena = model.new_kv_arena(KvType::F32);
+    let mut arenas = model.new_kv_arenas(KvType::F32);
     let blocks: Vec<u32> = (0..blocks_for(tokens.len()) as u32).collect();
-    blocks.iter().for_each(|block| arena.ensure(*block).unwrap());
+    blocks.iter().for_each(|block| arenas.ensure_all(*block).unwrap());
     let long = model.is_long(tokens.len());
-    let row = BatchRow { tokens, start: 0, blocks: &blocks, logits: LogitsAt::All, long, adapter: Some(adapter) };
-    let mut logits = model.forward(&[row], arena.as_mut()).unwrap();
+    let row = BatchRow {
+        tokens,
+        start: 0,
+        tables: std::slice::from_ref(&blocks),
+        logits: LogitsAt::All,
+        long,
+        adapter: Some(adapter),
+    };
+    let mut logits = model.forward(&[row], &mut arenas).unwrap();
     let log_probability = |(logits, token): (&&mut [f32], &u32)| {
         let sum: f32 = logits.iter().map(|logit| logit.exp()).sum();
         logits[*token as usize] - sum.ln()

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Step;
+use super::KvLayer;
 use crate::backend::{Angles, AttentionShape, Backend, Candle, Norm, RopeLayout, Tensor};
 use crate::decoder_config::{AttentionConfig, DecoderConfig};
 use crate::error::{ModelError, Result};
@@ -48,18 +48,18 @@ impl<B: Backend> Attention<B> {
         })
     }
 
-    /// Writes the keys and values of the tokens to layer `kv_layer` of the arena, and returns the attention of the tokens.
+    /// Writes the keys and values of the tokens to the KV cache, and returns the attention of the tokens.
     pub fn forward(
         &self,
         ctx: &Context<'_, B>,
         normed: Tensor<B>,
-        step: &Step<B>,
-        (arena, kv_layer): (&mut B::KvArena, usize),
+        angles: &[Angles<B>],
+        KvLayer { arena, batch, layer }: KvLayer<'_, B>,
     ) -> Result<Tensor<B>> {
-        let [q, k, v] = self.project(ctx, &normed, &step.angles)?;
+        let [q, k, v] = self.project(ctx, &normed, angles)?;
         drop(normed);
-        ctx.write_kv(arena, kv_layer, &step.batch, [&k, &v])?;
-        ctx.kv_attention(arena, kv_layer, &step.batch, &self.shape, &q)
+        ctx.write_kv(arena, layer, batch, [&k, &v])?;
+        ctx.kv_attention(arena, layer, batch, &self.shape, &q)
     }
 
     /// Projects attention back to the residual stream.

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::{Decoder, ResidualStream, Step};
+use super::{Decoder, KvLayer, ResidualStream};
 use crate::backend::{Angles, Backend};
 use crate::causal_lm::CausalLm;
 use crate::decoder_config::DecoderConfig;
@@ -36,7 +36,8 @@ pub struct EncodePass<B: Backend> {
 #[derive(Debug)]
 struct Chunk<B: Backend> {
     tokens: Range<usize>,
-    step: Step<B>,
+    batch: B::Batch,
+    angles: Vec<Angles<B>>,
     lora: LoraDeltas<B>,
 }
 
@@ -52,7 +53,7 @@ pub fn encode_pass_bytes<B: Backend>(config: &DecoderConfig, backend: &B, tokens
 
 /// `[kv_heads, head_width]` of all layers.
 fn kv_sizes(config: &DecoderConfig) -> [usize; 2] {
-    let KvShape { kv_heads, head_width, .. } = config.kv_shape(KvType::F32);
+    let KvShape { kv_heads, head_width, .. } = config.kv_shape(1, KvType::F32);
     [kv_heads, head_width]
 }
 
@@ -74,8 +75,8 @@ impl<B: Backend> Decoder<B> {
             let angles = angles.iter().map(|Angles { cos, sin }| {
                 Ok(Angles { cos: ctx.rows(cos, chunk.clone())?, sin: ctx.rows(sin, chunk.clone())? })
             });
-            let step = Step { angles: angles.collect::<Result<_>>()?, batch: ctx.batch(text_batch.slices(&chunk))? };
-            Ok(Chunk { lora: lora.for_rows(&chunk.clone().collect::<Vec<_>>()), tokens: chunk, step })
+            let (angles, batch) = (angles.collect::<Result<_>>()?, ctx.batch(text_batch.slices(&chunk))?);
+            Ok(Chunk { lora: lora.for_rows(&chunk.clone().collect::<Vec<_>>()), tokens: chunk, batch, angles })
         };
         let chunks = (0..tokens).step_by(CHUNK).map(chunk).collect::<Result<_>>()?;
         let x = self.embed(ctx, &texts.iter().flat_map(|(tokens, _)| *tokens).copied().collect::<Vec<_>>())?;
@@ -86,7 +87,8 @@ impl<B: Backend> Decoder<B> {
     /// Computes the next chunk. Returns whether it was the last chunk of the last layer.
     pub fn advance(&self, pass: &mut EncodePass<B>) -> Result<bool> {
         let EncodePass { texts, chunks, stream, arena, layer, chunk: index } = pass;
-        let Some((current, Chunk { tokens: chunk, step, lora })) = self.layers.get(*layer).zip(chunks.get(*index))
+        let Some((current, Chunk { tokens: chunk, batch, angles, lora })) =
+            self.layers.get(*layer).zip(chunks.get(*index))
         else {
             return Ok(true);
         };
@@ -97,7 +99,7 @@ impl<B: Backend> Decoder<B> {
             texts.ranges().map(|text| text.end - 1).filter(|end| chunk.contains(end)).map(|end| end - chunk.start);
         let output_tokens: Option<Vec<usize>> = is_last.then(|| ends.collect());
         let rows = ResidualStream { x: ctx.rows(&stream.x, chunk.clone())?, y: ctx.rows(&stream.y, chunk.clone())? };
-        let rows = current.forward(ctx, rows, step, output_tokens.as_deref(), (arena, 0))?;
+        let rows = current.forward(ctx, rows, angles, output_tokens.as_deref(), KvLayer { arena, batch, layer: 0 })?;
         if let Some(rows) = rows {
             for (whole, rows) in [(&mut stream.x, &rows.x), (&mut stream.y, &rows.y)] {
                 match &output_tokens {

@@ -3,8 +3,8 @@
 
 use super::attention::Attention;
 use super::feed_forward::FeedForward;
-use super::{ResidualStream, Step};
-use crate::backend::{Backend, Norm, Tensor};
+use super::{KvLayer, ResidualStream};
+use crate::backend::{Angles, Backend, Norm, Tensor};
 use crate::decoder_config::{DecoderConfig, LayerConfig, MixerConfig};
 use crate::error::Result;
 use crate::nn::Context;
@@ -33,17 +33,17 @@ impl<B: Backend> Mixer<B> {
         }
     }
 
-    /// Mixes the tokens of each sequence, and records in layer `kv_layer` of the arena what later tokens need of them. The
-    /// result is the input of [`Self::output`].
+    /// Mixes the tokens of each sequence, and records what later tokens need of them. The result is the input of
+    /// [`Self::output`].
     fn forward(
         &self,
         ctx: &Context<'_, B>,
         normed: Tensor<B>,
-        step: &Step<B>,
-        kv: (&mut B::KvArena, usize),
+        angles: &[Angles<B>],
+        kv: KvLayer<'_, B>,
     ) -> Result<Tensor<B>> {
         match self {
-            Self::Attention(attention) => attention.forward(ctx, normed, step, kv),
+            Self::Attention(attention) => attention.forward(ctx, normed, angles, kv),
         }
     }
 
@@ -70,21 +70,19 @@ impl<B: Backend> DecoderLayer<B> {
         })
     }
 
-    /// Runs the layer. Layer `kv_layer` of the arena holds its keys and values.
-    ///
-    /// With `output_tokens` (in ascending order), only these tokens pass through the rest of the layer after the mixer.
+    /// Runs the layer. With `output_tokens` (in ascending order), only these tokens pass through the rest of the layer after the mixer.
     /// `None`: there are no such tokens.
     pub fn forward(
         &self,
         ctx: &Context<'_, B>,
         ResidualStream { mut x, y }: ResidualStream<B>,
-        step: &Step<B>,
+        angles: &[Angles<B>],
         output_tokens: Option<&[usize]>,
-        kv: (&mut B::KvArena, usize),
+        kv: KvLayer<'_, B>,
     ) -> Result<Option<ResidualStream<B>>> {
         let normed = self.mixer_input(ctx, &mut x, &y)?;
         drop(y);
-        let mut mixed = self.mixer.forward(ctx, normed, step, kv)?;
+        let mut mixed = self.mixer.forward(ctx, normed, angles, kv)?;
         let y = match output_tokens {
             Some([]) => return Ok(None),
             Some(tokens) if tokens.len() < x.rows() => {

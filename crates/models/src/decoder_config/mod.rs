@@ -7,9 +7,12 @@ mod from_config_json;
 mod from_gguf;
 mod rope_from_config_json;
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use super::backend::AttentionShape;
 use super::decoder_family::Activation;
-use super::kv::{KvShape, KvType};
+use super::kv::{KvGroup, KvShape, KvType};
 use super::nn::rope::{RopeLayout, RopeScaling, RopeSpec};
 use crate::error::{ModelError, reject_config};
 use crate::weights::LoadedMatrix;
@@ -173,11 +176,33 @@ impl DecoderConfig {
         self.layers.iter().map(|LayerConfig { mixer: MixerConfig::Attention(attention), .. }| attention)
     }
 
-    /// The sizes of the keys and values of all layers.
-    pub fn kv_shape(&self, kv_type: KvType) -> KvShape {
+    /// The groups of the KV cache: the window and the layers of each. Layers with the same window are a group, the largest
+    /// window first. The first group keeps the blocks of all positions, even if all layers have windows.
+    pub(super) fn layer_groups(&self) -> Vec<(Option<usize>, Vec<usize>)> {
+        let mut groups: BTreeMap<Reverse<usize>, Vec<usize>> = BTreeMap::new();
+        for (layer, attention) in self.attention().enumerate() {
+            let window = attention.window.unwrap_or(usize::MAX).min(self.context);
+            groups.entry(Reverse(window)).or_default().push(layer);
+        }
+        let groups = groups.into_iter().enumerate();
+        groups.map(|(index, (Reverse(window), layers))| ((index > 0).then_some(window), layers)).collect()
+    }
+
+    /// The groups of the KV cache.
+    pub fn kv_groups(&self, kv_type: KvType) -> Vec<KvGroup> {
+        let groups = self.layer_groups().into_iter();
+        let group = |(window, layers): (_, Vec<_>)| {
+            let block_bytes = self.kv_shape(layers.len(), kv_type).block_bytes();
+            KvGroup { block_bytes, window }
+        };
+        groups.map(group).collect()
+    }
+
+    /// The sizes of the keys and values of so many layers.
+    pub(super) fn kv_shape(&self, layers: usize, kv_type: KvType) -> KvShape {
         // `check` has compared the layers.
         let [kv_heads, head_width] = self.attention().next().map_or([0; 2], AttentionConfig::kv_sizes);
-        KvShape { layers: self.layers.len(), kv_heads, head_width, kv_type }
+        KvShape { layers, kv_heads, head_width, kv_type }
     }
 
     /// The heads of a projection whose rows the checkpoint has in the order of the interleaved RoPE layout: converters to
@@ -260,4 +285,37 @@ fn check_rope(rope: &RopeSpec, head_width: usize) -> Result<(), ModelError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DecoderConfig, MixerConfig};
+    use crate::kv::{KvGroup, KvType};
+
+    #[test]
+    fn layers_with_the_same_window_are_a_group() {
+        let groups = |windows: &[Option<usize>]| {
+            let mut config = DecoderConfig::for_tests();
+            let layer = config.layers[0].clone();
+            let layers = windows.iter().map(|window| {
+                let MixerConfig::Attention(attention) = layer.mixer;
+                let mixer = MixerConfig::Attention(super::AttentionConfig { window: *window, ..attention });
+                super::LayerConfig { mixer, ..layer.clone() }
+            });
+            config.layers = layers.collect();
+            let bytes = config.kv_shape(1, KvType::F16).block_bytes();
+            let groups = config.layer_groups();
+            let expected = groups
+                .iter()
+                .map(|(window, layers)| KvGroup { block_bytes: layers.len() as u64 * bytes, window: *window });
+            assert_eq!(config.kv_groups(KvType::F16), expected.collect::<Vec<_>>());
+            groups
+        };
+        assert_eq!(groups(&[None; 2]), [(None, vec![0, 1])]);
+        let mixed = [Some(32), Some(32), None, Some(64), Some(32), Some(512)];
+        let expected = [(None, vec![2, 5]), (Some(64), vec![3]), (Some(32), vec![0, 1, 4])];
+        assert_eq!(groups(&mixed), expected, "a window of the whole context is none");
+        assert_eq!(groups(&[Some(32); 2]), [(None, vec![0, 1])]);
+        assert_eq!(groups(&[Some(32), Some(64)]), [(None, vec![1]), (Some(32), vec![0])]);
+    }
 }

@@ -54,9 +54,9 @@ fn decode_steps_reuse_the_memory_of_tensors() {
     let model = Decoder::load(&file, &backend).unwrap();
     const SEQUENCES: usize = 3;
     const POSITIONS: usize = 64;
-    let mut arena = model.new_kv_arena(KvType::F16);
+    let mut arenas = model.new_kv_arenas(KvType::F16);
     let blocks = blocks_for(POSITIONS) as BlockId;
-    (0..SEQUENCES as BlockId * blocks).for_each(|block| arena.ensure(block).unwrap());
+    (0..SEQUENCES as BlockId * blocks).for_each(|block| arenas.ensure_all(block).unwrap());
     let tables: Vec<Vec<BlockId>> =
         (0..SEQUENCES as BlockId).map(|sequence| (sequence * blocks..(sequence + 1) * blocks).collect()).collect();
     let mut step = |position: usize| {
@@ -66,14 +66,14 @@ fn decode_steps_reuse_the_memory_of_tensors() {
             .map(|blocks| BatchRow {
                 tokens: &tokens,
                 start: position,
-                blocks,
+                tables: std::slice::from_ref(blocks),
                 logits: LogitsAt::Last,
                 long: false,
                 adapter: None,
             })
             .collect();
         let before = LARGE.load(Ordering::Relaxed);
-        let logits = model.forward(&rows, arena.as_mut()).unwrap();
+        let logits = model.forward(&rows, &mut arenas).unwrap();
         model.reuse(logits);
         LARGE.load(Ordering::Relaxed) - before
     };

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Scheduler, Sequence, SequenceId, State, Tenant};
+use super::block_pool::{BlockTable, GroupBlock};
+use super::{Parent, Scheduler, Sequence, SequenceId, State, Tenant};
 use outpost_models::kv::BLOCK;
 
 /// Whether the first waiting sequence can run.
@@ -14,10 +15,11 @@ enum Admission {
 
 impl Scheduler {
     /// Admits waiting sequences, the least served tenant first. Strictly in order: a smaller sequence never
-    /// overtakes one that waits for memory. `false`: the first waiting sequence waits for memory.
-    pub(super) fn admit(&mut self, max_bytes: u64) -> bool {
+    /// overtakes one that waits for memory. `false`: the first waiting sequence waits for memory. `chunk`: prompt tokens
+    /// of a step.
+    pub(super) fn admit(&mut self, max_bytes: u64, chunk: usize) -> bool {
         while let Some(id) = self.next_waiting() {
-            match self.admission_for(id, max_bytes) {
+            match self.admission_for(id, max_bytes, chunk) {
                 Admission::Yes => self.start(id),
                 Admission::NoMemory => return false,
                 Admission::NoSlot => match self.victim_for(id) {
@@ -45,18 +47,18 @@ impl Scheduler {
         slots
     }
 
-    fn admission_for(&self, id: SequenceId, max_bytes: u64) -> Admission {
+    fn admission_for(&self, id: SequenceId, max_bytes: u64, chunk: usize) -> Admission {
         if self.queues.running().len() >= self.limits.running {
             return Admission::NoSlot;
         }
         let Some(sequence) = self.sequences.get(&id) else { return Admission::NoSlot };
-        let bytes = |one: &Sequence, blocks: usize| {
-            blocks as u64 * self.models.get(&one.model).map_or(0, |model| model.block_bytes)
+        let bytes = |one: &Sequence, spare: usize| {
+            self.models.get(&one.model).map_or(0, |model| one.bytes_needed(&model.state, chunk, spare))
         };
-        // One spare block per sequence, so that admission does not lead to preemption at once.
-        let reserved: u64 = self.running().map(|(_, one)| bytes(one, one.blocks_needed() + 1)).sum();
+        // One spare block per sequence and group, so that admission does not lead to preemption at once.
+        let reserved: u64 = self.running().map(|(_, one)| bytes(one, 1)).sum();
         let none_running = self.queues.running().is_empty();
-        let needed = bytes(sequence, sequence.blocks_needed() + usize::from(!none_running));
+        let needed = bytes(sequence, usize::from(!none_running));
         let held = self.used_bytes() - self.idle_bytes();
         if held + reserved + needed <= max_bytes { Admission::Yes } else { Admission::NoMemory }
     }
@@ -74,13 +76,18 @@ impl Scheduler {
             if sequence.needs_prompt_logits() { sequence.scored } else { sequence.tokens.len().saturating_sub(1) };
         let max_blocks = known / BLOCK;
         let edges = sequence.tokens.blocks_from(0).take(max_blocks);
-        for (node, block) in model.prefixes.find(sequence.prefix_root(), edges, now) {
-            model.blocks.share(block);
-            sequence.blocks.push(block);
-            sequence.parent = super::Parent::Node(node);
+        let nodes = model.prefixes.find(sequence.prefix_root(), edges, &model.state, now);
+        if let Some(last) = nodes.last() {
+            sequence.parent = Parent::Node(*last);
         }
-        sequence.cached = sequence.blocks.len();
+        sequence.cached = nodes.len();
         sequence.computed = sequence.cached * BLOCK;
+        for (group, table) in sequence.tables.iter_mut().enumerate() {
+            let first = model.state.group(group).map_or(0, |layout| layout.first_visible(sequence.computed));
+            let held: Vec<_> = nodes.iter().skip(first).filter_map(|node| model.prefixes.block(*node, group)).collect();
+            held.iter().for_each(|id| model.state.share(GroupBlock { group, id: *id }));
+            *table = BlockTable::new(first, held);
+        }
         if sequence.prefix_hit.is_none() {
             (sequence.prefix_hit, sequence.charged) = (Some(sequence.computed), sequence.computed);
             self.queues.remove_queued(sequence.model, sequence.tenant, id, sequence.tokens.prompt_len());

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::block_pool::{BlockTable, GroupBlock};
 use super::prefix_cache::{Parent, PrefixRoot};
 use super::{AdapterId, ModelId, Scheduler, Sequence, SequenceId, State};
 use outpost_models::causal_lm::LogitsAt;
@@ -12,7 +13,7 @@ use outpost_models::kv::{BlockId, blocks_for};
 pub struct StepPlan {
     pub batches: Vec<Batch>,
     /// Blocks whose memory can be released before the step.
-    pub released: Vec<(ModelId, BlockId)>,
+    pub released: Vec<(ModelId, GroupBlock)>,
     /// Sequences preempted since the last plan.
     pub preempted: u64,
     /// Memory was short: a sequence waits for it or was preempted.
@@ -36,7 +37,8 @@ pub struct Row {
     pub tokens: Vec<u32>,
     /// Position of the first token.
     pub start: usize,
-    pub blocks: Vec<BlockId>,
+    /// The block table of each group.
+    pub tables: Vec<Vec<BlockId>>,
     pub logits: LogitsAt,
     /// How many of the first logits are for the prompt's own next tokens. Nothing is sampled from them.
     pub prompt_logits: usize,
@@ -66,7 +68,7 @@ impl Scheduler {
             self.preempt(id);
             self.shrink(max_bytes);
         }
-        let admitted_all = self.admit(max_bytes);
+        let admitted_all = self.admit(max_bytes, chunk);
         let rows = loop {
             let before = self.preempted;
             let (rows, all_built) = self.build_rows(max_bytes, chunk);
@@ -136,11 +138,10 @@ impl Scheduler {
         loop {
             let sequence = self.sequences.get_mut(&id).filter(|one| one.is_running())?;
             let (start, end) = (sequence.computed, sequence.computed + count);
-            if sequence.blocks.len() >= blocks_for(end) {
+            let Some(group) = sequence.incomplete_group(end) else {
                 return Some(sequence.make_row(id, start, end));
-            }
-            let model = sequence.model;
-            if self.take_block(id, model, max_bytes) || self.evict() {
+            };
+            if self.take_block(id, group, max_bytes) || self.evict() {
                 continue;
             }
             let sequence = self.sequences.get_mut(&id)?;
@@ -152,13 +153,15 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn take_block(&mut self, id: SequenceId, model: ModelId, max_bytes: u64) -> bool {
+    /// Allocates the next block of a sequence in a group. `false`: memory is short.
+    pub(super) fn take_block(&mut self, id: SequenceId, group: usize, max_bytes: u64) -> bool {
         let used = self.used_bytes();
-        let Some(model) = self.models.get_mut(&model) else { return false };
         let Some(sequence) = self.sequences.get_mut(&id) else { return false };
-        let fits = used + model.block_bytes <= max_bytes;
-        if fits {
-            sequence.blocks.push(model.blocks.allocate());
+        let Some(model) = self.models.get_mut(&sequence.model) else { return false };
+        let Some(table) = sequence.tables.get_mut(group) else { return false };
+        let fits = model.state.group(group).is_some_and(|layout| used + layout.block_bytes <= max_bytes);
+        if fits && let Some(block) = model.state.allocate(group) {
+            table.push(block);
         }
         fits
     }
@@ -168,6 +171,11 @@ impl Sequence {
     /// The root of its prefixes in the cache.
     pub(super) fn prefix_root(&self) -> Parent {
         Parent::Root(PrefixRoot { tenant: self.tenant, adapter: self.adapter, long: self.long })
+    }
+
+    /// The first group that lacks a block for one of the positions before `end`.
+    pub(super) fn incomplete_group(&self, end: usize) -> Option<usize> {
+        self.tables.iter().position(|table| table.len() < blocks_for(end))
     }
 
     fn admitted_at(&self) -> u64 {
@@ -189,8 +197,8 @@ impl Sequence {
             end if end >= self.tokens.len() => LogitsAt::Last,
             _ => LogitsAt::None,
         };
-        let Self { blocks, long, adapter, .. } = self;
-        let (blocks, draft) = (blocks.clone(), draft.len());
-        Row { sequence: id, tokens, start, blocks, logits, prompt_logits, draft, long: *long, adapter: *adapter }
+        let Self { tables, long, adapter, .. } = self;
+        let (tables, draft) = (tables.iter().map(BlockTable::for_step).collect(), draft.len());
+        Row { sequence: id, tokens, start, tables, logits, prompt_logits, draft, long: *long, adapter: *adapter }
     }
 }

@@ -1,8 +1,144 @@
-//! Which KV blocks of a model are in use, and how many sequences hold each.
+//! The state that sequences of a model keep: which KV blocks of each group are in use, and how many sequences hold each.
 
-use outpost_models::kv::BlockId;
+use outpost_models::kv::{BlockId, KvGroup};
 
-/// Reference counts of a model's KV blocks. A block without holders is free and is allocated again.
+/// A block of one of a model's groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupBlock {
+    /// Index of the group.
+    pub group: usize,
+    pub id: BlockId,
+}
+
+/// The blocks of a sequence in one group, by position.
+#[derive(Clone, Debug, Default)]
+pub struct BlockTable {
+    /// Blocks that fell out of the group's window and were given back.
+    given_back: usize,
+    held: Vec<BlockId>,
+}
+
+impl BlockTable {
+    /// A table whose first `given_back` blocks are not held.
+    pub fn new(given_back: usize, held: Vec<BlockId>) -> Self {
+        Self { given_back, held }
+    }
+
+    /// Blocks of all positions, with those that were given back.
+    pub fn len(&self) -> usize {
+        self.given_back + self.held.len()
+    }
+
+    pub fn given_back(&self) -> usize {
+        self.given_back
+    }
+
+    pub fn held(&self) -> &[BlockId] {
+        &self.held
+    }
+
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut BlockId> {
+        self.held.get_mut(index.checked_sub(self.given_back)?)
+    }
+
+    pub fn push(&mut self, id: BlockId) {
+        self.held.push(id);
+    }
+
+    /// Removes the blocks before the one with the index `first`.
+    pub fn give_back(&mut self, first: usize) -> impl Iterator<Item = BlockId> {
+        let count = first.saturating_sub(self.given_back).min(self.held.len());
+        self.given_back += count;
+        self.held.drain(..count)
+    }
+
+    /// The table for a step, by position. The first block that is held stands in for those that were given back: no token
+    /// of the step sees them.
+    pub fn for_step(&self) -> Vec<BlockId> {
+        let stand_in = self.held.first().copied().unwrap_or_default();
+        std::iter::repeat_n(stand_in, self.given_back).chain(self.held.iter().copied()).collect()
+    }
+}
+
+/// The blocks of all groups of a model. The first group has no window: it holds the blocks of all positions, and those of
+/// the prefix cache and the draft model go with them.
+#[derive(Debug, Default)]
+pub struct StatePool {
+    groups: Vec<(KvGroup, BlockPool)>,
+}
+
+impl StatePool {
+    /// Sets the layout of the state. Only the bytes of blocks may change while blocks are in use.
+    pub fn set_groups(&mut self, groups: &[KvGroup]) {
+        self.groups.resize_with(groups.len(), || (KvGroup { block_bytes: 0, window: None }, BlockPool::default()));
+        self.groups.iter_mut().zip(groups).for_each(|((group, _), new)| *group = *new);
+    }
+
+    pub fn groups(&self) -> impl ExactSizeIterator<Item = KvGroup> {
+        self.groups.iter().map(|(group, _)| *group)
+    }
+
+    pub fn group(&self, index: usize) -> Option<KvGroup> {
+        self.groups.get(index).map(|(group, _)| *group)
+    }
+
+    /// Allocates a block with one holder.
+    pub fn allocate(&mut self, group: usize) -> Option<BlockId> {
+        self.groups.get_mut(group).map(|(_, blocks)| blocks.allocate())
+    }
+
+    /// Adds a sequence that holds the block.
+    pub fn share(&mut self, block: GroupBlock) {
+        self.update(block, |blocks, id| {
+            blocks.share(id);
+            false
+        });
+    }
+
+    /// Removes a sequence that held the block. `true`: it is free now.
+    pub fn release(&mut self, block: GroupBlock) -> bool {
+        self.update(block, BlockPool::release)
+    }
+
+    /// Marks the block as held by the prefix cache.
+    pub fn cache(&mut self, block: GroupBlock) {
+        self.update(block, |blocks, id| {
+            blocks.cache(id);
+            false
+        });
+    }
+
+    /// Removes the block from the prefix cache. `true`: it is free now.
+    pub fn uncache(&mut self, block: GroupBlock) -> bool {
+        self.update(block, BlockPool::uncache)
+    }
+
+    fn update(&mut self, block: GroupBlock, update: impl FnOnce(&mut BlockPool, BlockId) -> bool) -> bool {
+        self.groups.get_mut(block.group).is_some_and(|(_, blocks)| update(blocks, block.id))
+    }
+
+    /// Whether only the prefix cache holds it.
+    pub fn is_idle(&self, block: GroupBlock) -> bool {
+        self.groups.get(block.group).is_some_and(|(_, blocks)| blocks.is_idle(block.id))
+    }
+
+    /// Bytes of the blocks that are not free.
+    pub fn used_bytes(&self) -> u64 {
+        self.groups.iter().map(|(group, blocks)| blocks.in_use() as u64 * group.block_bytes).sum()
+    }
+
+    /// Bytes of the blocks that only the prefix cache holds.
+    pub fn idle_bytes(&self) -> u64 {
+        self.groups.iter().map(|(group, blocks)| blocks.idle() as u64 * group.block_bytes).sum()
+    }
+
+    #[cfg(test)]
+    pub fn blocks(&self, group: usize) -> &BlockPool {
+        &self.groups[group].1
+    }
+}
+
+/// Reference counts of the KV blocks of a group. A block without holders is free and is allocated again.
 #[derive(Debug, Default)]
 pub struct BlockPool {
     counts: Vec<Count>,
@@ -89,7 +225,18 @@ impl Count {
 
 #[cfg(test)]
 mod tests {
-    use super::BlockPool;
+    use super::{BlockPool, BlockTable};
+
+    #[test]
+    fn blocks_that_were_given_back_have_a_stand_in() {
+        let mut table = BlockTable::new(1, vec![5, 6, 7]);
+        assert_eq!(table.give_back(3).collect::<Vec<_>>(), [5, 6]);
+        assert_eq!(table.give_back(2).count(), 0);
+        table.push(9);
+        assert_eq!((table.len(), table.held(), table.for_step()), (5, [7, 9].as_slice(), vec![7, 7, 7, 7, 9]));
+        assert_eq!(table.get_mut(2), None);
+        assert_eq!(table.get_mut(4), Some(&mut 9));
+    }
 
     #[test]
     fn a_block_is_free_after_its_last_holder_releases_it() {

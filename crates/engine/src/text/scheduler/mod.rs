@@ -4,6 +4,9 @@
 //! there are slots and memory, allocates KV blocks, and returns one ragged batch per model: the newest token of every
 //! decoding sequence and chunks of prompts. [`Scheduler::commit`] takes the outcome of each row.
 //!
+//! A model's layers form groups, each with its own blocks. Where a group has a window, a sequence gives back the blocks that
+//! no later token sees. They stay in the prefix cache while memory lasts.
+//!
 //! Invariants: a block is free, held by sequences or held by the prefix cache; all blocks in use fit the memory limit;
 //! no tenant with work starves; a cancelled request leaves nothing behind. Full blocks of a preempted sequence stay in
 //! the prefix cache, so resuming is cheap while memory lasts. Its tokens are kept, so the output does not change.
@@ -24,15 +27,16 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use outpost_models::kv::{BLOCK, BlockId, blocks_for};
+use outpost_models::kv::{BLOCK, KvGroup, blocks_for};
 
 use crate::ids::{AdapterId, RequestId, Tenant};
-use block_pool::BlockPool;
+use block_pool::{BlockTable, StatePool};
 use fair_shares::FairShares;
 use prefix_cache::{Parent, PrefixCache, PrefixRoot};
 use sequence_queues::{QueuedWork, SequenceQueues};
 
 pub use batch::{Batch, Row, StepPlan};
+pub use block_pool::GroupBlock;
 pub use draft_lookahead_blocks::DraftContext;
 pub use ids::{ModelId, SequenceId};
 pub use sequence_tokens::SequenceTokens;
@@ -57,8 +61,8 @@ pub struct Request {
     pub model: ModelId,
     /// The adapter of the model, if it uses one.
     pub adapter: Option<AdapterId>,
-    /// Bytes of one KV block of the model.
-    pub block_bytes: u64,
+    /// The groups of the model's KV blocks. The first one has no window.
+    pub groups: Vec<KvGroup>,
     pub tenant: Tenant,
     pub prompt: Arc<[u32]>,
     pub choices: u32,
@@ -90,13 +94,12 @@ pub struct Scheduler {
     /// Sequences preempted since the last plan.
     preempted: u64,
     /// Blocks that became free and whose memory can be released.
-    released: Vec<(ModelId, BlockId)>,
+    released: Vec<(ModelId, GroupBlock)>,
 }
 
 #[derive(Debug, Default)]
 struct Model {
-    block_bytes: u64,
-    blocks: BlockPool,
+    state: StatePool,
     prefixes: PrefixCache,
 }
 
@@ -111,10 +114,11 @@ struct Sequence {
     scored: usize,
     /// Tokens that may still be generated.
     left: u32,
-    /// Positions whose keys and values are in `blocks`.
+    /// Positions whose keys and values are in blocks.
     computed: usize,
-    blocks: Vec<BlockId>,
-    /// How many of `blocks` are in the prefix cache; `parent` is the node of the last one.
+    /// The blocks of each group.
+    tables: Vec<BlockTable>,
+    /// How many blocks of positions are in the prefix cache; `parent` is the node of the last one.
     cached: usize,
     parent: Parent,
     state: State,
@@ -178,9 +182,9 @@ impl Scheduler {
     /// Queues a request, or returns which limit is full. Free slots extend the queue, so the
     /// result does not depend on when the next step starts.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, Full> {
-        let Request { model, adapter, block_bytes, tenant, prompt, choices, max_tokens, long, prompt_logits } = request;
+        let Request { model, adapter, groups, tenant, prompt, choices, max_tokens, long, prompt_logits } = request;
         self.admits(model, tenant, prompt.len(), choices as usize)?;
-        self.models.entry(model).or_default().block_bytes = block_bytes;
+        self.models.entry(model).or_default().state.set_groups(&groups);
         self.last_request += 1;
         for choice in 0..choices {
             self.shares.add_sequence(tenant);
@@ -194,7 +198,7 @@ impl Scheduler {
                 scored: if prompt_logits && choice == 0 { 0 } else { prompt.len() },
                 left: max_tokens,
                 computed: 0,
-                blocks: Vec::new(),
+                tables: vec![BlockTable::default(); groups.len()],
                 cached: 0,
                 parent: Parent::Root(PrefixRoot { tenant, adapter, long }),
                 state: State::Waiting,
@@ -288,7 +292,8 @@ impl Scheduler {
         sequence.left = sequence.left.saturating_sub(new.len() as u32);
         self.shares.charge(sequence.tenant, prompt_tokens, new.len());
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
-        let freed = sequence.cache_full_blocks(model, now);
+        let mut freed = sequence.cache_full_blocks(model, now);
+        freed.extend(sequence.give_back(model));
         self.released.extend(freed.into_iter().map(|block| (sequence.model, block)));
         if completes_prompt {
             self.refresh_siblings(id);
@@ -345,19 +350,18 @@ impl Scheduler {
         let QueuedWork { requests: queued, tokens: queued_tokens, .. } = self.queues.queued(|model, _| of(model));
         let running = self.running().filter(|(_, one)| of(one.model)).count();
         let models = || self.models.iter().filter(|(id, _)| of(**id)).map(|(_, model)| model);
-        let held = |model: &Model| (model.blocks.in_use() - model.blocks.idle()) as u64 * model.block_bytes;
-        let idle = |model: &Model| model.blocks.idle() as u64 * model.block_bytes;
-        let (held_bytes, cached_bytes) = (models().map(held).sum(), models().map(idle).sum());
+        let cached_bytes = models().map(|model| model.state.idle_bytes()).sum();
+        let held_bytes = models().map(|model| model.state.used_bytes()).sum::<u64>() - cached_bytes;
         Counts { queued, queued_tokens, running, held_bytes, cached_bytes }
     }
 
     /// Bytes of all blocks in use.
     pub fn used_bytes(&self) -> u64 {
-        self.models.values().map(Model::used_bytes).sum()
+        self.models.values().map(|model| model.state.used_bytes()).sum()
     }
 
     fn idle_bytes(&self) -> u64 {
-        self.models.values().map(|model| model.blocks.idle() as u64 * model.block_bytes).sum()
+        self.models.values().map(|model| model.state.idle_bytes()).sum()
     }
 
     /// Tokens left to compute for the tenants that match, assuming at most `expected_tokens` more per sequence.
@@ -386,35 +390,34 @@ impl Scheduler {
         self.models.contains_key(&model)
     }
 
-    /// Evicts the least recently used cached block of any model. `false`: there is none.
+    /// Evicts the least recently used cached blocks of any model. `false`: there are none.
     fn evict(&mut self) -> bool {
-        let oldest_use = |(_, model): &(&ModelId, &mut Model)| model.prefixes.oldest_use(&model.blocks);
+        let oldest_use = |(_, model): &(&ModelId, &mut Model)| model.prefixes.oldest_use(&model.state);
         let candidates = self.models.iter_mut().filter_map(|one| oldest_use(&one).map(|used| (used, one)));
         let Some((_, (id, model))) = candidates.min_by_key(|(used, _)| *used) else { return false };
-        let Some(block) = model.prefixes.evict(&model.blocks) else { return false };
-        if model.blocks.uncache(block) {
-            self.released.push((*id, block));
-        }
-        true
+        let evicted = model.prefixes.evict(&model.state);
+        let freed = evicted.iter().filter(|block| model.state.uncache(**block));
+        self.released.extend(freed.map(|block| (*id, *block)));
+        !evicted.is_empty()
     }
 
     /// Releases all blocks of the sequence; it has to start from the prefix cache again.
     fn release_blocks(&mut self, sequence: &mut Sequence) {
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
-        for block in sequence.blocks.drain(..) {
-            if model.blocks.release(block) {
-                self.released.push((sequence.model, block));
+        let given_back = sequence.tables.iter().skip(1).map(BlockTable::given_back).min();
+        let in_window = sequence.cached - given_back.unwrap_or(sequence.cached);
+        model.prefixes.renew(sequence.parent, in_window, self.ticks);
+        for (group, table) in sequence.tables.iter_mut().enumerate() {
+            for id in std::mem::take(table).held() {
+                let block = GroupBlock { group, id: *id };
+                if model.state.release(block) {
+                    self.released.push((sequence.model, block));
+                }
             }
         }
         (sequence.computed, sequence.cached) = (0, 0);
         sequence.parent = sequence.prefix_root();
         sequence.state = State::Waiting;
-    }
-}
-
-impl Model {
-    fn used_bytes(&self) -> u64 {
-        self.blocks.in_use() as u64 * self.block_bytes
     }
 }
 
@@ -433,30 +436,58 @@ impl Sequence {
         self.tokens.len() - self.computed
     }
 
-    /// Blocks it needs for all its tokens and one more that it generates, beyond those it has.
-    fn blocks_needed(&self) -> usize {
-        blocks_for(self.tokens.len() + usize::from(self.left > 0)).saturating_sub(self.blocks.len())
+    /// Bytes of the blocks it needs for all its tokens and one more that it generates, beyond those it has, with `spare`
+    /// blocks of each group, if at most `chunk` tokens are computed at once.
+    fn bytes_needed(&self, state: &StatePool, chunk: usize, spare: usize) -> u64 {
+        let positions = self.tokens.len() + usize::from(self.left > 0);
+        let needed = |(group, table): (KvGroup, &BlockTable)| {
+            let blocks = group.max_blocks(positions, chunk).saturating_sub(table.held().len());
+            // A table is complete when it reaches the last position.
+            let missing = blocks_for(positions).saturating_sub(table.len());
+            (blocks.min(missing) + spare) as u64 * group.block_bytes
+        };
+        state.groups().zip(&self.tables).map(needed).sum()
     }
 
     /// Puts full blocks into the prefix cache. Returns blocks that became free because the cache already had the
     /// same tokens.
-    fn cache_full_blocks(&mut self, model: &mut Model, now: u64) -> Vec<BlockId> {
+    fn cache_full_blocks(&mut self, model: &mut Model, now: u64) -> Vec<GroupBlock> {
         let mut freed = Vec::new();
         let full = self.computed / BLOCK;
         for edge in self.tokens.blocks_from(self.cached).take(full.saturating_sub(self.cached)) {
-            let Some(own) = self.blocks.get_mut(self.cached) else { break };
-            let (node, block) = model.prefixes.insert(self.parent, edge, *own, now);
-            if block == *own {
-                model.blocks.cache(block);
-            } else {
-                model.blocks.share(block);
-                if model.blocks.release(*own) {
-                    freed.push(*own);
+            let node = model.prefixes.insert(self.parent, edge, now);
+            for (group, table) in self.tables.iter_mut().enumerate() {
+                let Some(own) = table.get_mut(self.cached) else { continue };
+                let block = GroupBlock { group, id: *own };
+                let cached = GroupBlock { group, id: model.prefixes.offer(node, block) };
+                if cached == block {
+                    model.state.cache(block);
+                } else {
+                    model.state.share(cached);
+                    if model.state.release(block) {
+                        freed.push(block);
+                    }
+                    *own = cached.id;
                 }
-                *own = block;
             }
             self.parent = Parent::Node(node);
             self.cached += 1;
+        }
+        freed
+    }
+
+    /// Gives back the blocks that no later token sees. They are in the prefix cache. Returns those that became free all the
+    /// same.
+    fn give_back(&mut self, model: &mut Model) -> Vec<GroupBlock> {
+        let mut freed = Vec::new();
+        for (group, table) in self.tables.iter_mut().enumerate() {
+            let first = model.state.group(group).map_or(0, |layout| layout.first_visible(self.computed));
+            for id in table.give_back(first.min(self.cached)) {
+                let block = GroupBlock { group, id };
+                if model.state.release(block) {
+                    freed.push(block);
+                }
+            }
         }
         freed
     }

@@ -2,12 +2,20 @@
 //!
 //! Radix attention (Zheng et al. 2023, <https://arxiv.org/abs/2312.07104>). Each tenant has its own roots, so
 //! response times do not reveal the prompts of other tenants. An adapter of the model has its own roots too, because it
-//! changes keys and values. A node whose block a sequence holds is never evicted;
-//! of the others, the least recently used leaf is evicted first.
+//! changes keys and values.
+//!
+//! A node has a block of the model's first group, and of each group with a window as long as that is not evicted. A prefix
+//! is reused up to the last node at which all groups have the blocks that the next token sees: all of the first group, and
+//! those of the last window of the others.
+//!
+//! A block that a sequence holds is never evicted. Of the others, the least recently used is evicted first: a leaf with
+//! all its blocks, or a node's blocks of groups with a window. A use of a prefix is one of all its nodes, but only of those
+//! windowed blocks that are in the last window: what fell out of a window is evicted early, and a last window stays as long
+//! as the leaf that it ends with.
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::block_pool::BlockPool;
+use super::block_pool::{GroupBlock, StatePool};
 use crate::ids::{AdapterId, Tenant};
 use outpost_models::kv::{BLOCK, BlockId};
 
@@ -35,9 +43,12 @@ pub enum Parent {
 struct Node {
     parent: Parent,
     edge: Edge,
-    block: BlockId,
+    /// By group. The first group's is there after the insertion.
+    blocks: Vec<Option<BlockId>>,
     children: u32,
     last_used: u64,
+    /// The last use of the blocks of groups with a window.
+    windowed_used: u64,
 }
 
 #[derive(Debug, Default)]
@@ -47,32 +58,75 @@ pub struct PrefixCache {
     edges: HashMap<(Parent, Edge), NodeId>,
     /// Nodes without children, least recently used first.
     leaves: BTreeSet<(u64, NodeId)>,
+    /// Nodes that have blocks of groups with a window, least recently used first.
+    windowed: BTreeSet<(u64, NodeId)>,
+}
+
+impl Node {
+    fn has_windowed_blocks(&self) -> bool {
+        self.blocks.iter().skip(1).any(Option::is_some)
+    }
+
+    /// Its blocks of groups with a window that only the cache holds.
+    fn idle_windowed(&self, pool: &StatePool) -> impl Iterator<Item = GroupBlock> {
+        self.blocks().filter(|block| block.group > 0 && pool.is_idle(*block))
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = GroupBlock> {
+        self.blocks.iter().enumerate().filter_map(|(group, id)| Some(GroupBlock { group, id: (*id)? }))
+    }
+}
+
+/// What a node loses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Eviction {
+    Leaf,
+    Windowed,
 }
 
 impl PrefixCache {
-    /// The longest cached prefix below a root of a text with these full blocks of tokens. `now` is the tick of this
-    /// use.
-    pub fn find(&mut self, root: Parent, blocks: impl Iterator<Item = Edge>, now: u64) -> Vec<(NodeId, BlockId)> {
+    /// The longest prefix below a root of a text with these full blocks of tokens that can be reused, as nodes. `now` is
+    /// the tick of this use.
+    pub fn find(&mut self, root: Parent, edges: impl Iterator<Item = Edge>, pool: &StatePool, now: u64) -> Vec<NodeId> {
         let mut parent = root;
         let mut found = Vec::new();
-        for edge in blocks {
+        for edge in edges {
             let Some(&id) = self.edges.get(&(parent, edge)) else { break };
-            let Some(block) = self.touch(id, now) else { break };
-            found.push((id, block));
+            found.push(id);
             parent = Parent::Node(id);
         }
+        found.truncate(self.reusable(&found, pool));
+        found.iter().for_each(|id| self.touch(*id, now));
+        let first = pool.groups().skip(1).map(|group| group.first_visible(found.len() * BLOCK)).min();
+        found.iter().skip(first.unwrap_or(usize::MAX)).for_each(|id| self.touch_windowed(*id, now));
         found
     }
 
-    /// Adds a full block below `parent`. Returns its node and the block cached there: another one, if the same
-    /// tokens were cached before.
-    pub fn insert(&mut self, parent: Parent, edge: Edge, block: BlockId, now: u64) -> (NodeId, BlockId) {
-        if let Some(&id) = self.edges.get(&(parent, edge))
-            && let Some(block) = self.touch(id, now)
-        {
-            return (id, block);
+    /// How many of the nodes of a path can be reused together.
+    fn reusable(&self, path: &[NodeId], pool: &StatePool) -> usize {
+        // Of each group, the consecutive nodes up to the present one that have its block.
+        let mut runs = vec![0; pool.groups().len()];
+        let mut reusable = 0;
+        for (length, id) in (1..).zip(path) {
+            let mut has_all = true;
+            for (index, (run, group)) in runs.iter_mut().zip(pool.groups()).enumerate() {
+                *run = if self.block(*id, index).is_some() { *run + 1 } else { 0 };
+                has_all &= *run >= length - group.first_visible(length * BLOCK);
+            }
+            if has_all {
+                reusable = length;
+            }
         }
-        let node = Node { parent, edge, block, children: 0, last_used: now };
+        reusable
+    }
+
+    /// The node of a full block below `parent`, which is added if it is not there.
+    pub fn insert(&mut self, parent: Parent, edge: Edge, now: u64) -> NodeId {
+        if let Some(&id) = self.edges.get(&(parent, edge)) {
+            self.touch(id, now);
+            return id;
+        }
+        let node = Node { parent, edge, blocks: Vec::new(), children: 0, last_used: now, windowed_used: now };
         let id = self.free.pop().unwrap_or(self.nodes.len() as NodeId);
         match self.nodes.get_mut(id as usize) {
             Some(slot) => *slot = Some(node),
@@ -86,36 +140,87 @@ impl PrefixCache {
             node.children += 1;
             self.leaves.remove(&(node.last_used, parent));
         }
-        (id, block)
+        id
     }
 
-    fn touch(&mut self, id: NodeId, now: u64) -> Option<BlockId> {
-        let node = self.nodes.get_mut(id as usize)?.as_mut()?;
+    /// Gives a node a block, unless it has one of the group. Returns the block that it has now.
+    pub fn offer(&mut self, id: NodeId, block: GroupBlock) -> BlockId {
+        let Some(Some(node)) = self.nodes.get_mut(id as usize) else { return block.id };
+        if node.blocks.len() <= block.group {
+            node.blocks.resize(block.group + 1, None);
+        }
+        let Some(slot) = node.blocks.get_mut(block.group) else { return block.id };
+        let kept = *slot.get_or_insert(block.id);
+        if block.group > 0 {
+            self.windowed.insert((node.windowed_used, id));
+        }
+        kept
+    }
+
+    /// A node's block of a group, if it has one.
+    pub fn block(&self, id: NodeId, group: usize) -> Option<BlockId> {
+        *self.nodes.get(id as usize)?.as_ref()?.blocks.get(group)?
+    }
+
+    /// Renews a leaf and the windowed blocks of `count` nodes up from it: a sequence that used them has ended.
+    pub fn renew(&mut self, leaf: Parent, count: usize, now: u64) {
+        let mut parent = leaf;
+        for _ in 0..count {
+            let Parent::Node(id) = parent else { return };
+            if parent == leaf {
+                self.touch(id, now);
+            }
+            self.touch_windowed(id, now);
+            let Some(Some(node)) = self.nodes.get(id as usize) else { return };
+            parent = node.parent;
+        }
+    }
+
+    fn touch(&mut self, id: NodeId, now: u64) {
+        let Some(Some(node)) = self.nodes.get_mut(id as usize) else { return };
         if self.leaves.remove(&(node.last_used, id)) {
             self.leaves.insert((now, id));
         }
         node.last_used = now;
-        Some(node.block)
     }
 
-    /// The tick of the last use of the leaf that would be evicted next.
-    pub fn oldest_use(&self, blocks: &BlockPool) -> Option<u64> {
-        self.eviction_candidate(blocks).map(|(last_used, _)| last_used)
+    fn touch_windowed(&mut self, id: NodeId, now: u64) {
+        let Some(Some(node)) = self.nodes.get_mut(id as usize) else { return };
+        if self.windowed.remove(&(node.windowed_used, id)) {
+            self.windowed.insert((now, id));
+        }
+        node.windowed_used = now;
     }
 
-    fn eviction_candidate(&self, blocks: &BlockPool) -> Option<(u64, NodeId)> {
-        self.leaves.iter().copied().find(|(_, id)| self.block(*id).is_some_and(|block| blocks.is_idle(block)))
+    /// The tick of the last use of what would be evicted next.
+    pub fn oldest_use(&self, pool: &StatePool) -> Option<u64> {
+        self.next_eviction(pool).map(|(used, ..)| used)
     }
 
-    fn block(&self, id: NodeId) -> Option<BlockId> {
-        self.nodes.get(id as usize)?.as_ref().map(|node| node.block)
+    /// Its last use, what it is, and the node.
+    fn next_eviction(&self, pool: &StatePool) -> Option<(u64, Eviction, NodeId)> {
+        let node = |id: NodeId| self.nodes.get(id as usize)?.as_ref();
+        let is_idle = |id: NodeId| self.block(id, 0).is_some_and(|id| pool.is_idle(GroupBlock { group: 0, id }));
+        let has_idle = |id: NodeId| node(id).is_some_and(|node| node.idle_windowed(pool).next().is_some());
+        let leaf = self.leaves.iter().find(|(_, id)| is_idle(*id)).map(|(used, id)| (*used, Eviction::Leaf, *id));
+        let windowed =
+            self.windowed.iter().find(|(_, id)| has_idle(*id)).map(|(used, id)| (*used, Eviction::Windowed, *id));
+        leaf.into_iter().chain(windowed).min()
     }
 
-    /// Evicts the least recently used leaf that no sequence holds. Returns its block.
-    pub fn evict(&mut self, blocks: &BlockPool) -> Option<BlockId> {
-        let (last_used, id) = self.eviction_candidate(blocks)?;
-        let node = self.nodes.get_mut(id as usize)?.take()?;
-        self.leaves.remove(&(last_used, id));
+    /// Evicts what is least recently used of what no sequence holds. Returns its blocks; none if all are held.
+    pub fn evict(&mut self, pool: &StatePool) -> Vec<GroupBlock> {
+        match self.next_eviction(pool) {
+            Some((_, Eviction::Leaf, id)) => self.remove_leaf(id),
+            Some((_, Eviction::Windowed, id)) => self.take_windowed(id, pool),
+            None => Vec::new(),
+        }
+    }
+
+    fn remove_leaf(&mut self, id: NodeId) -> Vec<GroupBlock> {
+        let Some(node) = self.nodes.get_mut(id as usize).and_then(Option::take) else { return Vec::new() };
+        self.leaves.remove(&(node.last_used, id));
+        self.windowed.remove(&(node.windowed_used, id));
         self.edges.remove(&(node.parent, node.edge));
         self.free.push(id);
         if let Parent::Node(parent) = node.parent
@@ -126,64 +231,127 @@ impl PrefixCache {
                 self.leaves.insert((above.last_used, parent));
             }
         }
-        Some(node.block)
+        node.blocks().collect()
+    }
+
+    /// Takes the blocks of groups with a window that no sequence holds from a node.
+    fn take_windowed(&mut self, id: NodeId, pool: &StatePool) -> Vec<GroupBlock> {
+        let Some(Some(node)) = self.nodes.get_mut(id as usize) else { return Vec::new() };
+        let taken: Vec<GroupBlock> = node.idle_windowed(pool).collect();
+        for block in &taken {
+            if let Some(slot) = node.blocks.get_mut(block.group) {
+                *slot = None;
+            }
+        }
+        if !node.has_windowed_blocks() {
+            self.windowed.remove(&(node.windowed_used, id));
+        }
+        taken
     }
 
     /// All cached blocks.
     #[cfg(test)]
-    pub fn blocks(&self) -> std::collections::BTreeSet<BlockId> {
-        self.nodes.iter().flatten().map(|node| node.block).collect()
+    pub fn blocks(&self) -> BTreeSet<GroupBlock> {
+        self.nodes.iter().flatten().flat_map(Node::blocks).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Parent, PrefixCache, PrefixRoot};
-    use crate::text::scheduler::block_pool::BlockPool;
-    use outpost_models::kv::BLOCK;
+    use super::{NodeId, Parent, PrefixCache, PrefixRoot};
+    use crate::text::scheduler::block_pool::{GroupBlock, StatePool};
+    use outpost_models::kv::{BLOCK, KvGroup};
 
-    fn blocks(tokens: &[u32]) -> impl Iterator<Item = [u32; BLOCK]> {
+    fn edges(tokens: &[u32]) -> impl Iterator<Item = [u32; BLOCK]> {
         tokens.iter().map(|&token| [token; BLOCK])
+    }
+
+    fn pool(windows: &[Option<usize>]) -> StatePool {
+        let mut pool = StatePool::default();
+        let groups: Vec<_> = windows.iter().map(|window| KvGroup { block_bytes: 1, window: *window }).collect();
+        pool.set_groups(&groups);
+        pool
+    }
+
+    fn root_of(tenant: u128, adapter: Option<u64>, long: bool) -> Parent {
+        Parent::Root(PrefixRoot { tenant, adapter, long })
+    }
+
+    fn root(tenant: u128) -> Parent {
+        root_of(tenant, None, false)
+    }
+
+    /// Caches a text whose blocks have one token each, at the tick of each token.
+    fn insert(tree: &mut PrefixCache, pool: &mut StatePool, tokens: &[u32]) -> Vec<NodeId> {
+        let mut parent = root(1);
+        let mut nodes = Vec::new();
+        for token in tokens {
+            let node = tree.insert(parent, [*token; BLOCK], u64::from(*token));
+            let groups = pool.groups().len();
+            for group in 0..groups {
+                let block = GroupBlock { group, id: pool.allocate(group).unwrap() };
+                assert_eq!(tree.offer(node, block), block.id);
+                pool.cache(block);
+                pool.release(block);
+            }
+            nodes.push(node);
+            parent = Parent::Node(node);
+        }
+        nodes
+    }
+
+    fn evict(tree: &mut PrefixCache, pool: &mut StatePool) -> Vec<(usize, u32)> {
+        let evicted = tree.evict(pool);
+        evicted.iter().for_each(|block| assert!(pool.uncache(*block)));
+        evicted.iter().map(|block| (block.group, block.id)).collect()
     }
 
     #[test]
     fn prefixes_are_per_tenant_and_leaves_are_evicted_first() {
-        let (mut tree, mut pool) = (PrefixCache::default(), BlockPool::default());
-        let root_of = |tenant, adapter, long| Parent::Root(PrefixRoot { tenant, adapter, long });
-        let root = |tenant| root_of(tenant, None, false);
-        let mut parent = root(1);
-        for token in [7, 8, 9] {
-            let block = pool.allocate();
-            let (node, cached) = tree.insert(parent, [token; BLOCK], block, u64::from(token));
-            assert_eq!(cached, block);
-            pool.cache(block);
-            pool.release(block);
-            parent = Parent::Node(node);
-        }
-        assert_eq!(tree.find(root(1), blocks(&[7, 8, 1]), 20).len(), 2);
-        assert_eq!(tree.find(root(1), blocks(&[7]), 21).len(), 1);
-        assert!(tree.find(root(2), blocks(&[7, 8, 9]), 22).is_empty(), "another tenant");
-        assert!(tree.find(root_of(1, None, true), blocks(&[7]), 22).is_empty(), "a long sequence");
-        assert!(tree.find(root_of(1, Some(1), false), blocks(&[7]), 22).is_empty(), "an adapter");
-        let again = tree.insert(root(1), [7; BLOCK], 99, 23);
-        assert_eq!(again.1, 0, "the block that was there stays");
-        let mut gone = Vec::new();
-        while let Some(block) = tree.evict(&pool) {
-            pool.uncache(block);
-            gone.push(block);
-        }
-        assert_eq!(gone, [2, 1, 0], "from the leaves to the root");
-        assert_eq!((tree.blocks().len(), pool.in_use()), (0, 0));
+        let (mut tree, mut pool) = (PrefixCache::default(), pool(&[None]));
+        let nodes = insert(&mut tree, &mut pool, &[7, 8, 9]);
+        assert_eq!(tree.find(root(1), edges(&[7, 8, 1]), &pool, 20), nodes[..2]);
+        assert_eq!(tree.find(root(1), edges(&[7]), &pool, 21), nodes[..1]);
+        assert!(tree.find(root(2), edges(&[7, 8, 9]), &pool, 22).is_empty(), "another tenant");
+        assert!(tree.find(root_of(1, None, true), edges(&[7]), &pool, 22).is_empty(), "a long sequence");
+        assert!(tree.find(root_of(1, Some(1), false), edges(&[7]), &pool, 22).is_empty(), "an adapter");
+        let again = tree.insert(root(1), [7; BLOCK], 23);
+        assert_eq!(tree.offer(again, GroupBlock { group: 0, id: 99 }), 0, "the block that was there stays");
+        let gone: Vec<_> = (0..3).flat_map(|_| evict(&mut tree, &mut pool)).collect();
+        assert_eq!(gone, [(0, 2), (0, 1), (0, 0)], "from the leaves to the root");
+        assert_eq!((tree.blocks().len(), pool.used_bytes(), tree.evict(&pool).len()), (0, 0, 0));
     }
 
     #[test]
     fn blocks_in_use_are_not_evicted() {
-        let (mut tree, mut blocks) = (PrefixCache::default(), BlockPool::default());
-        let block = blocks.allocate();
-        tree.insert(Parent::Root(PrefixRoot { tenant: 1, adapter: None, long: false }), [7; BLOCK], block, 1);
-        blocks.cache(block);
-        assert_eq!((tree.evict(&blocks), tree.oldest_use(&blocks)), (None, None));
-        blocks.release(block);
-        assert_eq!((tree.oldest_use(&blocks), tree.evict(&blocks)), (Some(1), Some(block)));
+        let (mut tree, mut pool) = (PrefixCache::default(), pool(&[None]));
+        let block = GroupBlock { group: 0, id: pool.allocate(0).unwrap() };
+        let node = tree.insert(root(1), [7; BLOCK], 1);
+        tree.offer(node, block);
+        pool.cache(block);
+        assert_eq!((tree.evict(&pool), tree.oldest_use(&pool)), (vec![], None));
+        pool.release(block);
+        assert_eq!((tree.oldest_use(&pool), tree.evict(&pool)), (Some(1), vec![block]));
+    }
+
+    /// A token sees two blocks of the second group at the end of a block.
+    #[test]
+    fn a_prefix_is_reused_where_the_last_window_is_cached() {
+        let (mut tree, mut pool) = (PrefixCache::default(), pool(&[None, Some(2 * BLOCK)]));
+        let nodes = insert(&mut tree, &mut pool, &[1, 2, 3, 4, 5, 6]);
+        let text = [1, 2, 3, 4, 5, 6];
+        assert_eq!(tree.find(root(1), edges(&text[..4]), &pool, 6), nodes[..4]);
+        assert_eq!(evict(&mut tree, &mut pool), [(1, 0)], "a use does not renew what fell out of the window");
+        assert_eq!(evict(&mut tree, &mut pool), [(1, 1)]);
+        assert_eq!(evict(&mut tree, &mut pool), [(1, 4)]);
+        assert_eq!(tree.find(root(1), edges(&text), &pool, 7), nodes[..4], "after that, the last window is incomplete");
+        assert_eq!(evict(&mut tree, &mut pool), [(0, 5), (1, 5)], "a leaf goes with its blocks");
+        assert_eq!(evict(&mut tree, &mut pool), [(0, 4)]);
+        assert_eq!(evict(&mut tree, &mut pool), [(0, 3), (1, 3)]);
+        assert!(tree.find(root(1), edges(&text), &pool, 8).is_empty());
+        // The block returns with a sequence that computes the prefix again.
+        let id = pool.allocate(1).unwrap();
+        assert_eq!(tree.offer(nodes[0], GroupBlock { group: 1, id }), id);
+        assert_eq!(tree.find(root(1), edges(&text), &pool, 9), nodes[..1]);
     }
 }

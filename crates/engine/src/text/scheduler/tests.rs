@@ -4,11 +4,22 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use proptest::prelude::*;
 
-use super::{Full, Limits, ModelId, QueuedWork, Request, RequestId, Scheduler, Sequence, SequenceId, StepPlan, Tenant};
+use super::{
+    Full, GroupBlock, Limits, ModelId, QueuedWork, Request, RequestId, Scheduler, Sequence, SequenceId, StepPlan,
+    Tenant,
+};
 use outpost_models::causal_lm::LogitsAt;
-use outpost_models::kv::{BLOCK, BlockId};
+use outpost_models::kv::{BLOCK, KvGroup};
 
 const BYTES: u64 = 100;
+/// Positions that a token of [`windowed`] sees in some layers.
+const WINDOW: usize = 40;
+
+/// The groups of a model whose layers partly have a window, with blocks of [`BYTES`] in total.
+fn windowed() -> Vec<KvGroup> {
+    let group = |block_bytes, window| KvGroup { block_bytes, window };
+    vec![group(BYTES / 2, None), group(BYTES / 4, Some(WINDOW)), group(BYTES / 4, Some(1))]
+}
 
 fn scheduler(running: usize) -> Scheduler {
     Scheduler::new(Limits { running, choices: 1_000, tokens: 1_000_000, tenant_divisor: 1, logits: 24 })
@@ -19,7 +30,7 @@ fn request(tenant: Tenant, prompt: Vec<u32>, max_tokens: u32) -> Request {
     Request {
         model: 1,
         adapter: None,
-        block_bytes: BYTES,
+        groups: vec![KvGroup { block_bytes: BYTES, window: None }],
         tenant,
         prompt,
         choices: 1,
@@ -43,7 +54,7 @@ struct Driver {
     served: BTreeMap<Tenant, (usize, usize)>,
     tenants: HashMap<RequestId, Tenant>,
     /// The content of each block as last written: the tokens of its positions and of all positions before.
-    written: HashMap<(ModelId, BlockId), Vec<u32>>,
+    written: HashMap<(ModelId, GroupBlock), Vec<u32>>,
     expected: HashMap<SequenceId, Vec<u32>>,
     /// Requests whose prompt's logits are needed: positions that had theirs, and all.
     scored: HashMap<RequestId, (usize, usize)>,
@@ -145,21 +156,26 @@ impl Driver {
                     LogitsAt::Last => 1,
                     LogitsAt::All => row.tokens.len(),
                 };
-                assert!(row.blocks.len() * BLOCK >= end);
                 prefill += if row.is_prefill() { row.tokens.len() } else { 0 };
-                for index in 0..row.blocks.len() {
-                    let key = (batch.model, row.blocks[index]);
-                    let (from, to) = (index * BLOCK, ((index + 1) * BLOCK).min(end));
-                    if to > row.start {
-                        let own = &self.scheduler.models[&batch.model];
-                        assert!(!own.prefixes_hold(row.blocks[index]), "a cached block is written");
-                        self.written.insert(key, tokens[..to].to_vec());
-                    } else {
-                        assert_eq!(
-                            self.written[&key],
-                            tokens[..to],
-                            "positions {from} to {to} belong to another sequence"
-                        );
+                let own = &self.scheduler.models[&batch.model];
+                assert_eq!(row.tables.len(), own.state.groups().len());
+                for ((group, table), layout) in row.tables.iter().enumerate().zip(own.state.groups()) {
+                    assert!(table.len() * BLOCK >= end);
+                    // The first token of the row sees the earliest positions.
+                    let first = (row.start + 1).saturating_sub(layout.window.unwrap_or(usize::MAX)) / BLOCK;
+                    for (index, id) in table.iter().enumerate().skip(first) {
+                        let key = (batch.model, GroupBlock { group, id: *id });
+                        let (from, to) = (index * BLOCK, ((index + 1) * BLOCK).min(end));
+                        if to > row.start {
+                            assert!(!own.prefixes_hold(key.1), "a cached block is written");
+                            self.written.insert(key, tokens[..to].to_vec());
+                        } else {
+                            assert_eq!(
+                                self.written[&key],
+                                tokens[..to],
+                                "positions {from} to {to} belong to another sequence"
+                            );
+                        }
                     }
                 }
             }
@@ -172,16 +188,22 @@ impl Driver {
     /// Each block is free, or its reference count matches its holders.
     fn check_blocks(&self) {
         for (id, model) in &self.scheduler.models {
-            let mut holders: HashMap<BlockId, u32> = HashMap::new();
-            for sequence in self.scheduler.sequences.values().filter(|one| one.model == *id) {
-                let own: BTreeSet<_> = sequence.blocks.iter().collect();
-                assert_eq!(own.len(), sequence.blocks.len(), "a sequence holds a block twice");
-                own.into_iter().for_each(|block| *holders.entry(*block).or_default() += 1);
-            }
             let cached = model.prefixes.blocks();
-            let all: BTreeSet<BlockId> = holders.keys().chain(&cached).copied().collect();
-            assert_eq!(all.len(), model.blocks.in_use(), "blocks are leaked or have no holder");
-            assert_eq!(cached.iter().filter(|block| !holders.contains_key(block)).count(), model.blocks.idle());
+            let mut holders: BTreeSet<GroupBlock> = BTreeSet::new();
+            for sequence in self.scheduler.sequences.values().filter(|one| one.model == *id) {
+                for (group, table) in sequence.tables.iter().enumerate() {
+                    let own: BTreeSet<_> = table.held().iter().map(|id| GroupBlock { group, id: *id }).collect();
+                    assert_eq!(own.len(), table.held().len(), "a sequence holds a block twice");
+                    holders.extend(own);
+                }
+            }
+            for group in 0..model.state.groups().len() {
+                let of = |blocks: &BTreeSet<GroupBlock>| blocks.iter().filter(|block| block.group == group).count();
+                let blocks = model.state.blocks(group);
+                let all = holders.union(&cached).copied().collect();
+                assert_eq!(of(&all), blocks.in_use(), "blocks are leaked or have no holder");
+                assert_eq!(of(&cached.difference(&holders).copied().collect()), blocks.idle());
+            }
         }
     }
 
@@ -238,7 +260,7 @@ impl Driver {
 }
 
 impl super::Model {
-    fn prefixes_hold(&self, block: BlockId) -> bool {
+    fn prefixes_hold(&self, block: GroupBlock) -> bool {
         self.prefixes.blocks().contains(&block)
     }
 }
@@ -280,7 +302,8 @@ proptest! {
                 Action::Submit { tenant, text, length, tokens, choices, model, prompt_logits } => {
                     let prompt = prompt(u32::from(text), length);
                     let new = request(u128::from(tenant), prompt, tokens);
-                    let new = Request { choices, model: u64::from(model), prompt_logits, ..new };
+                    let groups = if model { windowed() } else { new.groups };
+                    let new = Request { choices, model: u64::from(model), groups, prompt_logits, ..new };
                     requests.push(driver.submit(new));
                 }
                 Action::Cancel(index) if !requests.is_empty() => driver.cancel(*index.get(&requests)),
@@ -321,6 +344,57 @@ fn a_second_turn_reuses_the_cached_prefix() {
     let prefix_hit = |request| driver.scheduler.prefix_hit(SequenceId { request, choice: 0 });
     assert_eq!((prefix_hit(again), prefix_hit(other)), (112, 0), "its own tenant's prefix only");
     driver.finish();
+}
+
+/// A token sees 40 positions of the second group and its own of the third: a sequence holds at most 4 blocks and 1 of these
+/// groups, besides those of the tokens that a step computes.
+#[test]
+fn blocks_that_no_later_token_sees_are_given_back() {
+    let held = |groups: Vec<KvGroup>| {
+        let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
+        driver.submit(Request { groups, ..request(1, prompt(1, 1_000), 100) });
+        driver.steps(50);
+        let counts = driver.scheduler.counts();
+        assert_eq!(driver.scheduler.used_bytes(), counts.held_bytes + counts.cached_bytes);
+        (counts.held_bytes, driver.scheduler.sequences.values().next().unwrap().computed.div_ceil(BLOCK) as u64)
+    };
+    let (whole, blocks) = held(request(1, vec![1], 1).groups);
+    assert_eq!((whole, blocks), (blocks * BYTES, 64));
+    assert_eq!(held(windowed()), (blocks * BYTES / 2 + (3 + 1) * BYTES / 4, blocks));
+}
+
+#[test]
+fn a_sequence_fits_where_only_its_windows_fit() {
+    // Of 63 blocks, the second and the third group hold 6 and 4 in a step of 32 tokens.
+    let (room, length) = ((63 * 2 + 6 + 4) * BYTES / 4, 999);
+    let mut driver = Driver::new(scheduler(4), room);
+    driver.submit(Request { groups: windowed(), ..request(1, prompt(1, length), 8) });
+    driver.finish();
+    assert_eq!(driver.served[&1], (length - 1, 8));
+    let mut driver = Driver::new(scheduler(4), room);
+    driver.submit(request(1, prompt(1, length), 8));
+    assert!(driver.scheduler.plan(room, 32).stuck.is_some(), "without windows it does not");
+}
+
+#[test]
+fn a_second_turn_needs_the_last_window_of_the_cached_prefix() {
+    let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
+    driver.submit(Request { groups: windowed(), ..request(1, prompt(1, 320), 1) });
+    driver.finish();
+    let turn: Vec<u32> = prompt(1, 320).into_iter().chain(prompt(2, 30)).collect();
+    let submit = |driver: &mut Driver| {
+        let request = driver.submit(Request { groups: windowed(), ..request(1, turn.clone(), 1) });
+        driver.step(10);
+        let hit = driver.scheduler.prefix_hit(SequenceId { request, choice: 0 });
+        driver.finish();
+        hit
+    };
+    assert_eq!(submit(&mut driver), 320);
+    // Blocks of windows are evicted from the front, before the blocks that all later tokens see.
+    driver.scheduler.shrink(driver.scheduler.used_bytes() - 10 * BYTES / 2);
+    assert_eq!(driver.scheduler.models[&1].state.blocks(0).in_use(), 21);
+    assert_eq!(driver.scheduler.models[&1].state.blocks(1).in_use(), 11);
+    assert_eq!(submit(&mut driver), 336);
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! step. Its tokens are verified like those of [`crate::text::speculative::ngram`], so the output does not
 //! change.
 //!
-//! Its keys and values are in a separate arena with the block IDs of the target model: both blocks of an ID cover the
-//! same positions of the same text, so the scheduler's sharing, caching and release apply to both. Each draft block
+//! Its keys and values are in separate arenas with the block IDs of the target model's first group: all blocks of an ID
+//! cover the same positions of the same text, so the scheduler's sharing, caching and release apply to both. Each draft block
 //! records the tokens it was computed from. Where these differ from the text, draft tokens were rejected or nothing was
 //! computed yet, and the draft model catches up, in chunks, before it drafts.
 
@@ -20,7 +20,7 @@ use crate::text::speculative::draft_payoff::{DraftCosts, Round, RoundStats};
 use crate::text::step_cost_model::SpeculationCosts;
 use outpost_common::clock_rng::ClockRng;
 use outpost_models::causal_lm::{BatchRow, Logits, LogitsAt};
-use outpost_models::kv::{BLOCK, BlockId, KvArena, KvType};
+use outpost_models::kv::{BLOCK, BlockId, KvArenas, KvType};
 
 /// Logits this far below the best do not contribute to a sum of probabilities.
 const NEGLIGIBLE: f32 = 16.;
@@ -32,8 +32,8 @@ pub trait DraftNetwork: Send + Sync {
     /// Max positions of a sequence.
     fn context_window(&self) -> u32;
 
-    /// An empty arena for its keys and values.
-    fn new_kv_arena(&self, kind: KvType) -> Box<dyn KvArena>;
+    /// Empty arenas for its keys and values.
+    fn new_kv_arenas(&self, kind: KvType) -> KvArenas;
 
     /// Bytes of its weights.
     fn weight_bytes(&self) -> u64;
@@ -41,7 +41,7 @@ pub trait DraftNetwork: Send + Sync {
     /// Whether the token is an end-of-sequence token.
     fn ends_with(&self, token: u32) -> bool;
 
-    fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits, String>;
+    fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut KvArenas) -> Result<Logits, String>;
 
     /// Takes back the buffer that [`Self::forward`] returned, so that the next step can reuse it.
     fn reuse(&self, logits: Logits);
@@ -51,7 +51,7 @@ pub struct DraftModel {
     model: Arc<dyn DraftNetwork>,
     /// Token IDs below this are the same in both vocabularies.
     vocabulary: usize,
-    arena: Box<dyn KvArena>,
+    arenas: KvArenas,
     /// The tokens whose keys and values are in a block.
     computed: HashMap<BlockId, Vec<u32>>,
     costs: DraftCosts,
@@ -132,7 +132,7 @@ impl DraftSequence {
         BatchRow {
             tokens: &self.step,
             start: self.start,
-            blocks: &self.blocks,
+            tables: std::slice::from_ref(&self.blocks),
             logits: if end == self.tokens.len() { LogitsAt::Last } else { LogitsAt::None },
             long: self.long,
             adapter: None,
@@ -144,9 +144,9 @@ impl DraftModel {
     /// `vocabulary`: token IDs below this are the same in `model` and the target model, whose
     /// weights take `target_bytes` bytes.
     pub fn new(model: Arc<dyn DraftNetwork>, vocabulary: usize, target_bytes: u64, kind: KvType) -> Self {
-        let arena = model.new_kv_arena(kind);
+        let arenas = model.new_kv_arenas(kind);
         let costs = DraftCosts::new(model.weight_bytes() as f64 / target_bytes.max(1) as f64);
-        Self { model, vocabulary, arena, computed: HashMap::new(), costs, average: RoundStats::default() }
+        Self { model, vocabulary, arenas, computed: HashMap::new(), costs, average: RoundStats::default() }
     }
 
     pub fn id(&self) -> &str {
@@ -155,13 +155,13 @@ impl DraftModel {
 
     /// Releases a block that has become free.
     pub fn release(&mut self, block: BlockId) {
-        self.arena.release(block);
+        self.arenas.release_all(block);
         self.computed.remove(&block);
     }
 
     /// Drops all keys and values.
     fn clear(&mut self) {
-        self.arena = self.model.new_kv_arena(self.arena.shape().kv_type);
+        self.arenas = self.model.new_kv_arenas(self.arenas.kv_type());
         self.computed.clear();
     }
 
@@ -242,7 +242,7 @@ impl DraftModel {
             else {
                 break;
             };
-            self.arena.ensure(*block).map_err(|error| error.to_string())?;
+            self.arenas.ensure_all(*block).map_err(|error| error.to_string())?;
             let stored = self.computed.entry(*block).or_default();
             stored.truncate(position % BLOCK);
             stored.push(token);
@@ -257,7 +257,7 @@ impl DraftModel {
         }
         let rows: Vec<BatchRow<'_>> =
             sequences.iter().filter(|sequence| sequence.count > 0).map(DraftSequence::row).collect();
-        self.model.forward(&rows, self.arena.as_mut())
+        self.model.forward(&rows, &mut self.arenas)
     }
 
     /// Takes the draft tokens of a step and decides which sequences the next step continues.
@@ -344,7 +344,7 @@ impl DraftSlot {
 
     pub fn install(&self, draft_model: DraftModel) {
         let mut slot = self.lock();
-        self.block_bytes.store(draft_model.arena.shape().block_bytes(), Ordering::SeqCst);
+        self.block_bytes.store(draft_model.arenas.block_bytes(), Ordering::SeqCst);
         *slot = Some(draft_model);
     }
 
