@@ -103,7 +103,7 @@ pub struct App {
     certificate: Option<Arc<Certificate>>,
     /// URL of the dashboard for a browser, without a trailing slash.
     base_url: String,
-    /// What models run on.
+    /// The devices of the models.
     device: String,
     store: Store,
     stopper: Stopper,
@@ -265,7 +265,7 @@ impl App {
         self.stopper.api.models.count_usable_blocking()
     }
 
-    /// What models run on, such as `the CPU (2 threads, avx512)`.
+    /// The devices of the models, such as `the CPU (2 threads, avx512)`.
     pub fn device(&self) -> &str {
         &self.device
     }
@@ -473,7 +473,7 @@ impl Stopper {
         }
     }
 
-    /// Gives the training time to save its state, then ends it. It goes on from its last saved state after the next start.
+    /// Gives the training time to save its state, then ends it. The next start resumes it from there.
     async fn end_training(&self, mut training: JoinHandle<()>) {
         self.training.stop();
         if tokio::time::timeout(self.drain_timeout, &mut training).await.is_err() {
@@ -557,7 +557,7 @@ pub fn start_engine(
 ) -> Result<Engine, StartError> {
     let settings = engine::Settings {
         sandbox: Some(sandbox),
-        // A training has no use for them, and a measurement shall not depend on how predictable a text is.
+        // A training does not use draft models, and a measurement must not depend on how predictable a text is.
         speculate: false,
         drafts: engine::Drafts { auto: false, ..engine::Drafts::default() },
         ..command_settings(models, compute)?
@@ -653,7 +653,7 @@ fn hosts(config: &Config) -> AllowedHosts {
     }
 }
 
-/// What is opened before the data folder is touched, because it can fail.
+/// Resources that are opened before the data folder is touched, because that can fail.
 struct Prepared {
     listener: TcpListener,
     /// Read from the configured files; `None` without TLS or with a self-signed certificate.

@@ -49,7 +49,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether the request takes long.
+    /// True for requests that read the store and may take long.
     fn reads_store(&self) -> bool {
         !matches!(self, Self::SignIn | Self::Address)
     }
@@ -82,7 +82,7 @@ pub enum Reply {
     },
 }
 
-/// What requests are answered from.
+/// The services that answer requests.
 pub struct Context {
     pub store: Store,
     pub sign_in: SignIn,
@@ -199,10 +199,10 @@ fn execute(request: Request, context: &Context) -> Reply {
     }
 }
 
-/// What to say if a reply cannot be understood.
+/// The error for a reply that cannot be parsed.
 pub const OTHER_VERSION: &str = "the running server is another version of outpost; use its own binary";
 
-/// Whether a server that uses `data` is running.
+/// True if a server that uses `data` is running.
 pub fn is_listening(data: &Path) -> bool {
     BlockingStream::connect(data.join(SOCKET)).is_ok()
 }

@@ -55,7 +55,7 @@ pub fn start(format: LogFormat, level: LogLevel) -> LogFilter {
     LogFilter { replace }
 }
 
-/// Whether the variable [`VARIABLE`] is set, so that the level has no effect.
+/// True if the variable [`VARIABLE`] is set, so that the level has no effect.
 pub fn is_overridden() -> bool {
     variable().is_some()
 }

@@ -11,7 +11,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Whether a request with this `Origin` header is from the origin.
+    /// True if a request with this `Origin` header is from the origin.
     pub fn matches(&self, header: &str) -> bool {
         match self {
             Self::Any => true,

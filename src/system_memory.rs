@@ -8,7 +8,7 @@ pub struct SystemMemory {
     pub machine: u64,
     /// The limit of the container or service, if it is lower.
     pub limit: Option<u64>,
-    /// What programs can still take.
+    /// Memory that programs can still take.
     pub available: u64,
 }
 
@@ -26,7 +26,7 @@ impl SystemMemory {
         }
     }
 
-    /// What all programs together can take.
+    /// Memory that all programs together can take.
     pub fn total(&self) -> u64 {
         self.limit.unwrap_or(self.machine)
     }

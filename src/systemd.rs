@@ -56,7 +56,7 @@ impl Notifier {
         self.send("STOPPING=1\n", status);
     }
 
-    /// What the service does, for `systemctl status`.
+    /// Sets the status line of `systemctl status`.
     pub fn status(&self, status: &str) {
         self.send("", status);
     }

@@ -57,7 +57,7 @@ pub struct Crash {
     pub run: Run,
     /// When the next start found it.
     pub found: Timestamp,
-    /// Whether the machine was restarted in between.
+    /// Set if the machine was restarted in between.
     machine_restarted: bool,
 }
 

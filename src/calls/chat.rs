@@ -78,7 +78,7 @@ pub struct RunningChat {
     pub stop: Vec<String>,
     /// Whether the context leaves fewer tokens than requested.
     pub is_limited_by_context: bool,
-    /// Whether log-probabilities are requested.
+    /// Set if log-probabilities are requested.
     pub logprobs: bool,
     /// The number of top alternatives per token of the prompt, if its log-probabilities are requested.
     pub prompt_logprobs: Option<u8>,
@@ -88,14 +88,14 @@ pub struct RunningChat {
     pub truncated: Option<usize>,
     /// The fields of the request's schemas that the completion need not match.
     pub unenforced: Vec<String>,
-    /// Whether the completion may contain tool calls.
+    /// Set if the completion may contain tool calls.
     pub may_call: bool,
     pub call_ids: ToolCallIds,
     generation: RunningGeneration,
     turn_recorder: TurnRecorder,
 }
 
-/// What a request resolves to.
+/// A request whose agent, conversation, model and output are resolved.
 struct Resolved {
     context: ConversationContext,
     output: ResolvedOutput,
@@ -105,7 +105,7 @@ struct Resolved {
     defaults: Arc<GenerationDefaults>,
 }
 
-/// What a request adds to its context.
+/// The part of a prompt that the request adds to its context.
 struct PromptInput {
     messages: Vec<Message>,
     options: PromptOptions,
@@ -118,7 +118,7 @@ struct PromptInput {
 struct Limits {
     /// Tokens of the completion, if set.
     max_tokens: Option<u32>,
-    /// Whether a prompt that exceeds the context is tokenised only that far.
+    /// Stops tokenization of a prompt once it exceeds the context.
     bounded: bool,
 }
 

@@ -39,7 +39,7 @@ pub struct CompletionCall {
     pub model: Option<String>,
     /// At least one.
     pub prompts: Vec<TextInput>,
-    /// Whether `prompt` was one prompt rather than a list, for error messages.
+    /// Set if `prompt` was one prompt and not a list, for error messages.
     pub single: bool,
     /// What the completion is put into. Only with prompts that are texts; each is the text before the gap.
     pub gap: Option<Gap>,
@@ -59,7 +59,7 @@ pub struct CompletionCall {
     pub logprobs: Option<u8>,
     /// Number of top alternatives to report per token of the prompt, separately.
     pub prompt_logprobs: Option<u8>,
-    /// Whether each completion begins with its prompt.
+    /// Repeats the prompt at the beginning of each completion.
     pub echo: bool,
     pub dialect: Dialect,
 }
@@ -73,7 +73,7 @@ pub struct Gap {
     pub files: Vec<InfillFile>,
     /// How the completion begins, which is a part of the prompt.
     pub middle: String,
-    /// Whether a prompt that does not fit into the context is cut instead of refused.
+    /// Cuts a prompt that does not fit into the context, instead of refusing it.
     pub is_cut: bool,
 }
 
@@ -88,14 +88,14 @@ pub struct RunningCompletion {
     pub prompt_logprobs: Option<u8>,
     /// The stop strings that end it.
     pub stop: Vec<String>,
-    /// Whether a prompt was cut.
+    /// Set if a prompt was cut.
     pub is_cut: bool,
     generation: RunningGeneration,
     /// The prompt of each choice, if token IDs are requested, until it is returned.
     prompt_token_ids: Vec<Option<Arc<[u32]>>>,
     /// The text with which each choice begins.
     echo: Vec<Option<Arc<str>>>,
-    /// Whether the choice has had a delta.
+    /// Set for each choice that has had a delta.
     begun: Vec<bool>,
 }
 
@@ -112,7 +112,7 @@ struct Prompts {
 /// A tokenised prompt.
 struct TokenizedPrompt {
     tokens: Prompt,
-    /// Whether it was cut.
+    /// Set if it was cut.
     is_cut: bool,
     /// Its text, if the completion begins with it.
     echo: Option<Arc<str>>,
@@ -360,7 +360,7 @@ impl Prompts {
     ) -> Result<Vec<TokenizedPrompt>> {
         let Self { inputs, field, gap, max_tokens, .. } = self;
         let room = gap.as_ref().filter(|gap| gap.is_cut).map(|_| prompt_room(positions, max_tokens));
-        // What is cut has a size already, and its end may be needed.
+        // A prompt that is cut has a bounded size already, and its end may be needed.
         let bound = &if room.is_some() { bound } else { bound.with_max_tokens(positions as usize) };
         let one = |(index, input)| {
             let field = field.of(index);
@@ -420,12 +420,13 @@ fn prompt_room(positions: u32, max_tokens: Option<u32>) -> usize {
     positions.saturating_sub(completion) as usize
 }
 
-/// Whether a request without a model may mean it.
+/// True for models that a request without a model may mean.
 fn completes(model: &ModelInfo) -> bool {
     model.kind == ModelKind::Text
 }
 
-/// Whether a request with a gap and without a model may mean it. Only GGUF files say whether they have tokens for gaps.
+/// True for models that a request with a gap and without a model may mean. Only GGUF files say whether they have tokens
+/// for gaps.
 fn fills_gaps(model: &ModelInfo) -> bool {
     completes(model) && (model.infills || model.format != "gguf")
 }

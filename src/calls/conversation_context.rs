@@ -169,7 +169,7 @@ impl ConversationContext {
         }
     }
 
-    /// Whether it continues tokens of an earlier prompt.
+    /// True if it continues tokens of an earlier prompt.
     pub fn has_tokens(&self) -> bool {
         !self.continued.is_empty()
     }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::engine::{InputFormat, Tool};
 
-/// What the model reads of a tool that takes any text.
+/// The description of the input, for a tool that takes any text.
 const ANY_TEXT: &str = "The input is a text.";
 
 /// Converts a validated definition.
@@ -43,7 +43,7 @@ fn input_format(custom: &Map<String, Value>) -> InputFormat {
     }
 }
 
-/// What the model reads about the format of the input.
+/// The description of the input's format, for the model.
 fn note(format: &InputFormat) -> String {
     match format {
         InputFormat::Text => ANY_TEXT.to_owned(),

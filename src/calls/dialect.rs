@@ -45,7 +45,7 @@ impl Dialect {
         }
     }
 
-    /// Whether neighbouring messages of a role are joined. Items of the Responses API are finer than messages.
+    /// True if neighbouring messages of a role are joined. Items of the Responses API are finer than messages.
     pub(super) fn joins_messages(self) -> bool {
         self == Self::Responses
     }

@@ -39,7 +39,7 @@ pub struct EmbeddingCall {
     pub fields: Vec<(TextField, usize)>,
     pub dimensions: Option<u32>,
     pub input_type: InputType,
-    /// Whether to truncate texts that are too long instead of refusing them.
+    /// Truncates texts that are too long instead of refusing them.
     pub truncate: bool,
     /// Max tokens of a text, if the model takes more, and the name of the field that sets it. Without effect on an upstream
     /// model.
@@ -129,7 +129,8 @@ impl Embeddings {
         Ok(Embedded { id, model: model.id.clone(), vectors: told.vectors, tokens, loading: Duration::ZERO })
     }
 
-    /// Records the tokens that a target has told of texts with this many bytes, or else their estimate. Returns their number.
+    /// Records the tokens that a target reports for texts with this many bytes, or else their estimate. Returns their
+    /// number.
     pub(super) fn settle(
         recorder: &UsageRecorder,
         response: &Response,

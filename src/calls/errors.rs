@@ -22,8 +22,8 @@ pub(super) const MEMORY_FREED: Duration = Duration::from_secs(30);
 /// Max attempts of background work while its model is unavailable, which it may be for good.
 const MAX_MODEL_ATTEMPTS: u32 = 5;
 
-/// Whether background work is to be tried again after an error. `model_attempts`: earlier attempts that found its model
-/// unavailable.
+/// True if background work should be tried again after an error. `model_attempts`: earlier attempts that found its
+/// model unavailable.
 pub(super) fn is_temporary(error: &Error, model_attempts: u32) -> bool {
     match error.code() {
         Code::RateLimited => true,
@@ -185,7 +185,7 @@ impl ModelErrors<'_> {
         }
     }
 
-    /// What to add if pinned models take memory.
+    /// The note that pinned models take memory, if there are any.
     fn pinned(&self, models: &[String]) -> String {
         let visible = models.iter().filter(|id| self.access.lists(id)).take(MAX_NAMED_MODELS);
         let names: Vec<String> = visible.map(|id| format!("'{id}'")).collect();

@@ -1,5 +1,5 @@
-//! What all calls that generate text share: admission, the submission of prompts to the engine, and the usage of what is
-//! generated. A call may have several prompts; they have one usage record.
+//! Code that all calls that generate text share: admission, the submission of prompts to the engine, and the usage of
+//! the output. A call may have several prompts; they have one usage record.
 
 use std::sync::Arc;
 

@@ -44,7 +44,7 @@ pub fn last_turn(messages: &[Message]) -> usize {
     messages.iter().rposition(|message| message.role == "user").unwrap_or(0)
 }
 
-/// Whether a message is part of the one before it.
+/// True if a message continues the previous one.
 fn continues(last: &Message, next: &Message) -> bool {
     let is_same_speaker = last.role == next.role && last.name == next.name && last.role != "tool";
     // A text after tool calls is another message.

@@ -20,7 +20,7 @@ pub struct CatalogEntry {
     /// Size on disk.
     pub bytes: u64,
     pub license: String,
-    /// Whether a model of that name is in the models folder.
+    /// Set if a model of that name is in the models folder.
     pub installed: bool,
     /// The command that installs the model. For admins, it includes `--models` with the models folder.
     pub command: String,
@@ -40,7 +40,7 @@ impl Models {
         Self { engine, tuned, upstream, log }
     }
 
-    /// Whether the engine works: `false` from a panic on its compute thread until it has recovered.
+    /// False from a panic on the compute thread until the engine has recovered.
     pub fn is_healthy(&self) -> bool {
         self.engine.is_healthy()
     }

@@ -49,7 +49,7 @@ pub struct Moderated {
     pub tokens: u64,
 }
 
-/// What is said of an input: entries in the order of [`Categories::names`].
+/// The result for an input: entries in the order of [`Categories::names`].
 pub struct ModerationResult {
     pub flagged: bool,
     pub applies: Vec<bool>,

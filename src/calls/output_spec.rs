@@ -26,7 +26,7 @@ pub struct OutputRequest {
     pub choice: ToolChoice,
     /// The tools that may be called; `None`: all.
     pub allowed: Option<AllowedTools>,
-    /// Whether one choice may have several calls; `None`: as the model can.
+    /// Allows several calls in one choice; `None`: if the model supports it.
     pub parallel: Option<bool>,
     pub dialect: Dialect,
 }
@@ -53,7 +53,7 @@ pub enum ToolChoice {
 pub(super) struct ResolvedOutput {
     pub spec: OutputSpec,
     tool_positions: Vec<usize>,
-    /// Whether the tools come from the agent.
+    /// Set if the tools come from the agent.
     from_agent: bool,
     /// Whether the request leaves open if there may be several calls.
     parallel_by_model: bool,

@@ -73,12 +73,12 @@ impl TurnRecorder {
         self.stored.as_ref()
     }
 
-    /// Whether there is no conversation to store the turn in.
+    /// True if there is no conversation to store the turn in.
     pub fn is_disabled(&self) -> bool {
         self.turn.is_none()
     }
 
-    /// Whether the last delta is held back.
+    /// True while the last delta is held back.
     pub fn is_writing(&self) -> bool {
         self.pending_write.is_some()
     }

@@ -14,7 +14,7 @@ use crate::error::{Code, Error, Result};
 #[derive(Clone, Copy)]
 pub(super) struct PromptLength<'a> {
     pub tokens: u32,
-    /// Whether there are no more tokens.
+    /// Set if `tokens` is the whole length, and not a lower bound.
     pub exact: bool,
     /// The field of the request with the prompt: `messages`, `prompt` or `prompt[1]`.
     pub field: &'a str,

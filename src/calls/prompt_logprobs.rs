@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 /// Max log-probabilities of the prompts of a response. Each takes up to 100 bytes of it.
 const MAX_ENTRIES: usize = 1 << 19;
 
-/// What a request asks for.
+/// The requested log-probabilities.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PromptLogprobsRequest {
     /// The number of top alternatives per token if the prompt is echoed with log-probabilities.

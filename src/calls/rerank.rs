@@ -28,11 +28,11 @@ pub struct ScoreCall {
     /// At least one.
     pub documents: Vec<String>,
     pub document_field: TextField,
-    /// Whether to truncate documents that are too long instead of refusing them.
+    /// Truncates documents that are too long instead of refusing them.
     pub truncate: bool,
     /// Max tokens of a document, which is truncated to them.
     pub max_document_tokens: Option<usize>,
-    /// Whether to return raw logits instead of scores between 0 and 1.
+    /// Returns raw logits instead of scores between 0 and 1.
     pub raw: bool,
 }
 
@@ -103,7 +103,7 @@ impl Embeddings {
         }
     }
 
-    /// Whether a model is an embedding model.
+    /// True for embedding models.
     async fn embeds(&self, id: &str) -> Result<bool> {
         if let Some(model) = self.upstream.find(id).await? {
             return Ok(model.kind == Kind::Embedding);
@@ -222,7 +222,7 @@ impl ScoreCall {
     }
 }
 
-/// Whether a request to rerank without a model may mean it.
+/// True for models that a rerank request without a model may mean.
 fn reranks(model: &ModelInfo) -> bool {
     model.kind == ModelKind::Reranker
 }

@@ -72,7 +72,7 @@ pub struct Choice {
     pub ending: Option<FinishReason>,
 }
 
-/// What a [`RunningGeneration`] is made of.
+/// The parts of a [`RunningGeneration`].
 pub(super) struct NewGeneration {
     pub prompts: Vec<RunningPrompt>,
     /// Choices of each prompt.
@@ -148,7 +148,7 @@ impl RunningGeneration {
         self.timings
     }
 
-    /// The usage of a request to an upstream model, once the target has told it.
+    /// The usage of a request to an upstream model; `None` until the target reports it.
     fn told(&self) -> Option<ToldUsage> {
         match self.prompts.as_slice() {
             [RunningPrompt { deltas: Deltas::Upstream { deltas, .. }, .. }] => deltas.told(),

@@ -17,7 +17,7 @@ pub enum TextInput {
 #[derive(Clone, Copy)]
 pub struct TextField {
     pub name: &'static str,
-    /// Whether it is one text instead of a list.
+    /// Set if the field has one text and not a list.
     pub single: bool,
 }
 

@@ -36,11 +36,11 @@ pub struct TokenizeCall {
     /// `None`: the only chat model.
     pub model: Option<String>,
     pub input: TokenizeInput,
-    /// Whether the text of each token is asked for, too.
+    /// Requests the text of each token, too.
     pub with_pieces: bool,
 }
 
-/// What is tokenized.
+/// The input of a tokenization.
 pub enum TokenizeInput {
     Text {
         text: String,
@@ -63,8 +63,8 @@ pub struct Conversation {
 pub struct TokenizedText {
     pub id: TokenizationId,
     pub tokens: Vec<u32>,
-    /// The bytes of each token, if they are asked for. Those of an encoder's token are its spelling in the vocabulary, such as
-    /// `##ing`.
+    /// The bytes of each token, if they are requested. Those of an encoder's token are its spelling in the vocabulary,
+    /// such as `##ing`.
     pub pieces: Option<Vec<Vec<u8>>>,
     /// Max tokens of the model.
     pub max_tokens: usize,
@@ -263,7 +263,7 @@ impl ResolvedInput {
     }
 }
 
-/// Whether a request without a model may mean it.
+/// True for models that a request without a model may mean.
 fn is_tokenized_by_default(model: &ModelInfo) -> bool {
     model.kind == ModelKind::Text && !model.is_upstream()
 }

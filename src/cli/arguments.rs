@@ -40,7 +40,7 @@ pub(super) fn parse<C: Parser>(arguments: &[OsString], without_file: &[&[&str]])
     Ok(Parsed { cli: C::from_arg_matches(&matches)?, matches, file })
 }
 
-/// Whether `names` are the names of the subcommand and of its subcommand.
+/// True if `names` are the names of the subcommand and of its subcommand.
 fn is_subcommand(matches: &ArgMatches, names: &[&str]) -> bool {
     match (names, matches.subcommand()) {
         ([], _) => true,

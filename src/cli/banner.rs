@@ -25,7 +25,7 @@ pub(super) struct Started<'a> {
     pub paths: &'a DataPaths,
     /// Models that can be used.
     pub models: usize,
-    /// What models run on.
+    /// The devices of the models.
     pub device: &'a str,
     pub took: Duration,
 }

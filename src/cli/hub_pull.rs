@@ -145,7 +145,7 @@ fn hub_settings(reference: &ModelReference, args: &HubArgs) -> Result<HubSetting
     }
 }
 
-/// What has been verified.
+/// Describes what has been verified.
 fn verified(plan: &Plan, files: &[SourceEntry]) -> String {
     match files {
         [only] if !plan.is_verifiable() => {
@@ -230,7 +230,7 @@ fn show_files(plan: &Plan, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(out, "\n  {disk} on the disk, {memory} of memory {}{fits}", counted(plan))
 }
 
-/// What the memory is counted for.
+/// Describes the use for which the memory is counted.
 fn counted(plan: &Plan) -> String {
     let device = plan.settings.devices.usual.in_sentence();
     match plan.info.kind {

@@ -155,7 +155,7 @@ fn pull_all(names: &[String], verify: bool, args: &HubArgs, models_dir: &Path, o
     of_hubs.iter().try_for_each(|reference| hub_pull::pull(reference, args, verify, models_dir, out))
 }
 
-/// Whether an installed model came from a hub. It may have a name of the catalog.
+/// True if an installed model came from a hub. It may have a name of the catalog.
 fn is_pulled(name: &str, models_dir: &Path) -> bool {
     is_model_name(name) && read_source(&models_dir.join(name)).is_some()
 }

@@ -98,7 +98,7 @@ impl RunningSettings {
 /// The differences between settings.
 #[derive(Debug, PartialEq, Eq)]
 struct Report {
-    /// What has changed, such as `log.level "info" → "debug"`.
+    /// The changes, such as `log.level "info" → "debug"`.
     changed: Vec<String>,
     /// Names of keys whose values differ from those with which the server was started.
     needs_restart: Vec<&'static str>,
@@ -123,7 +123,7 @@ impl Report {
     }
 }
 
-/// Whether a new value of the key applies without a restart.
+/// True if a new value of the key applies without a restart.
 fn is_applied(key: &Key, started: &Values, now: &Values) -> bool {
     match key.applies {
         Applies::AtReload => true,

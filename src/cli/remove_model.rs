@@ -80,7 +80,7 @@ fn take_away(name: &str, models_dir: &Path, entry: &Path) -> Result<(), RemoveEr
     Ok(())
 }
 
-/// What no longer works without the model.
+/// The models and settings that no longer work without the model.
 fn dependents(name: &str, models: &[ModelInfo], file: Option<&ConfigFile>) -> Vec<String> {
     let mut found = Vec::new();
     let adapters = models.iter().filter(|model| model.base.as_deref() == Some(name)).map(|model| model.id.as_str());

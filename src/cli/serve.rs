@@ -31,7 +31,7 @@ struct Start {
     /// The socket from systemd, if there is one.
     listener: Option<TcpListener>,
     systemd: Notifier,
-    /// What SIGHUP reloads.
+    /// The settings that SIGHUP reloads.
     running_settings: Box<dyn FnOnce(Reloader) -> RunningSettings>,
 }
 
@@ -79,7 +79,7 @@ fn config_for(listener: &TcpListener, paths: DataPaths, args: &ServeArgs) -> Res
     })
 }
 
-/// Whether a folder has any file that is not empty. A pull that has not begun leaves folders and empty lock files.
+/// True if a folder has any file that is not empty. A pull that did not start leaves folders and empty lock files.
 fn has_content(folder: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(folder) else { return false };
     entries.flatten().any(|entry| match entry.metadata() {
@@ -104,7 +104,7 @@ impl Start {
         let Self { config, log_format, listener, systemd, running_settings } = self;
         let clock_rng = Arc::new(SystemClockRng::new());
         let app = App::start_on(listener, &config, clock_rng.clone()).await?;
-        // Whoever reads that the server has started may stop it at once.
+        // A script may stop the server as soon as it reads that it has started.
         let stop_signals = StopSignals::listen()?;
         print_banner(&app, &config, &*clock_rng, log_format, out)?;
         let (stopper, reloader) = (app.stopper(), app.reloader());

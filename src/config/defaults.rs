@@ -20,7 +20,7 @@ pub fn with_defaults(command: Command, file: &ConfigFile) -> Command {
         .fold(command, |command, name| command.mut_subcommand(name, |subcommand| with_defaults(subcommand, file)))
 }
 
-/// Whether a command has the argument of a setting, and not another one of the same name.
+/// True if a command has the argument of a setting, and not another one of the same name.
 fn takes(command: &Command, known: &Command, setting: &Setting) -> bool {
     let variable = |command: &Command| {
         let argument = command.get_arguments().find(|one| one.get_id() == setting.key.argument);

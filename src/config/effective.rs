@@ -29,7 +29,7 @@ pub struct Effective {
     pub origin: ValueOrigin,
 }
 
-/// What is shown instead of a value that contains a password.
+/// The text in place of a value that contains a password.
 const HIDDEN: &str = "(set)";
 
 /// The values of all keys in `matches`, which are of a command with all arguments of `serve`. `file`: the file whose values
@@ -69,7 +69,7 @@ fn json(key: &Key, kind: Kind, texts: Vec<String>) -> Option<serde_json::Value> 
     }
 }
 
-/// Whether the URL of a database may contain a password. Such a URL is refused, but may be shown before that.
+/// True if the URL of a database may contain a password. Such a URL is refused, but might be shown before that.
 fn has_secret(url: &str) -> bool {
     PostgresSettings::parse(url, None).is_err()
 }

@@ -114,7 +114,7 @@ fn read(path: &Path, only_trusted: bool) -> Result<ConfigFile, BadFile> {
     parse(path, &text).map_err(BadFile::Invalid)
 }
 
-/// Whether only root and `user` may change a file with this owner and mode.
+/// Checks that only root and `user` may change a file with this owner and mode.
 fn check_owner(owner: u32, mode: u32, user: u32) -> Result<(), String> {
     if owner != 0 && owner != user {
         return Err(format!("user {owner} owns it"));

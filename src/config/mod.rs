@@ -78,7 +78,7 @@ pub struct Config {
     pub precision: Vec<ModelPrecision>,
     pub device: Vec<ModelDevice>,
     pub strict_schemas: bool,
-    /// Whether OpenAI's SDKs get the envelope on `/v1` too.
+    /// Sends the envelope to OpenAI's SDKs on `/v1`, too.
     pub strict_envelope: bool,
     pub ignore_unknown_fields: bool,
     pub open_metrics: bool,

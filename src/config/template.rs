@@ -12,7 +12,7 @@ const HEAD: &str = "\
 ";
 /// Characters of a line.
 const WIDTH: usize = 118;
-/// What an argument's description says about its use on the command line.
+/// The note in an argument's description about its use on the command line.
 const REPETITION: &str = " (may be repeated)";
 
 /// The text of the template. It is a valid configuration file without any setting, and stays valid if the `#` in front of

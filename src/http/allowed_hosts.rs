@@ -66,7 +66,7 @@ impl AllowedHosts {
         self.0.store(Arc::new(Accepted::named(allowed, public)));
     }
 
-    /// Whether the request is for this machine by a loopback name, or for a name that the operator has given.
+    /// True if the request names this machine by a loopback name or by a name that the operator has configured.
     pub fn is_local(&self, request: &HttpRequest) -> bool {
         let accepted = self.0.load();
         let named = |authority: &str| match &**accepted {
@@ -77,7 +77,7 @@ impl AllowedHosts {
         authorities.peek().is_some() && authorities.all(|authority| is_loopback(authority) || named(authority))
     }
 
-    /// Whether a request for this authority (`name` or `name:port`) is allowed.
+    /// Decides about a request for this authority (`name` or `name:port`).
     fn allows(&self, authority: &str) -> bool {
         let accepted = self.0.load();
         let Accepted::Named(named) = &**accepted else { return true };

@@ -25,7 +25,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 #[derive(Debug, Default)]
 pub struct TrustedProxies {
     networks: ArcSwap<Vec<Network>>,
-    /// Whether the missing forwarded address of a proxy was logged.
+    /// Set once the missing forwarded address of a proxy was logged.
     warned: AtomicBool,
 }
 
@@ -39,7 +39,7 @@ impl TrustedProxies {
         self.networks.store(Arc::new(networks));
     }
 
-    /// Whether `address` is that of a trusted proxy, which is exempt from limits per address.
+    /// True for addresses of trusted proxies, which are exempt from limits per address.
     pub fn contain(&self, address: IpAddr) -> bool {
         self.networks.load().iter().any(|network| network.contains(address))
     }

@@ -311,7 +311,7 @@ impl SendLimit {
         Self { end: time.and_then(|time| Instant::now().checked_add(time)), connection }
     }
 
-    /// Whether the time is over.
+    /// True once the time is over.
     pub fn is_over(&self) -> bool {
         self.end.is_some_and(|end| end < Instant::now())
     }

@@ -52,7 +52,7 @@ pub async fn cors<B: MessageBody + 'static>(
     Ok(response)
 }
 
-/// Whether a path belongs to an API that needs a key.
+/// True for paths of APIs that need a key.
 fn is_api(path: &str) -> bool {
     Mount::of(path).is_some() || below_own_prefix(path).is_some()
 }

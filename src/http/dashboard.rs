@@ -108,7 +108,7 @@ async fn serve(request: HttpRequest, document: Data<openapi::Document>) -> HttpR
     }
 }
 
-/// Whether the client's cached copy is current.
+/// True if the client's cached copy is current, so that a 304 suffices.
 fn unchanged(headers: &HeaderMap, tag: &str) -> bool {
     let given = headers.get(header::IF_NONE_MATCH).and_then(|value: &HeaderValue| value.to_str().ok());
     given.is_some_and(|tags| tags.split(',').any(|one| one.trim() == tag))

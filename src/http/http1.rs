@@ -53,7 +53,7 @@ const READ_BYTES: usize = 8 << 10;
 pub struct ConnectionState {
     /// The reason why the connection's last request is refused.
     error: OnceCell<HeadError>,
-    /// Whether the body of its last request is malformed.
+    /// Set if the body of the last request is malformed.
     broken: Cell<bool>,
     /// Requests whose responses are sent or dropped.
     done: Cell<u64>,
@@ -81,7 +81,7 @@ impl ConnectionState {
         }
     }
 
-    /// Whether the connection closes after the response to this request.
+    /// True if the connection closes after the response to this request.
     pub fn is_broken(&self) -> bool {
         self.broken.get()
     }
@@ -140,7 +140,7 @@ pub struct ValidatedStream {
     passed_on: usize,
     /// Number of heads that were passed on.
     heads: u64,
-    /// Whether the replacement for a malformed request was passed on.
+    /// Set once the replacement for a malformed request was passed on.
     replacement_sent: bool,
     discarded: usize,
     linger: Option<Pin<Box<Sleep>>>,
@@ -180,7 +180,7 @@ impl ValidatedStream {
         extensions.insert(Rc::clone(&self.shared));
     }
 
-    /// Whether a request is in flight, so that the next one must wait.
+    /// True while a request is in flight. The next one must wait.
     fn is_busy(&self) -> bool {
         self.shared.done.get() < self.heads
     }
@@ -394,7 +394,7 @@ mod tests {
         (client, ValidatedStream::new(Transport::plain(tcp)))
     }
 
-    /// What is passed on at once; `None` where that is nothing.
+    /// The bytes that are passed on at once; `None` if there are none.
     async fn passed(stream: &mut ValidatedStream) -> Option<String> {
         let mut bytes = [0; 4096];
         let mut buf = ReadBuf::new(&mut bytes);

@@ -40,7 +40,7 @@ const MAX_STREAMS: u32 = 64;
 /// The longest list of headers, counted as RFC 9113 says.
 const MAX_HEADER_LIST_BYTES: u32 = 32 << 10;
 
-/// What a client may send without waiting, on a stream and on the connection.
+/// Bytes that a client may send without waiting, on a stream and on the connection.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 512 << 10;
 
@@ -50,7 +50,7 @@ const CHUNK_BYTES: usize = 8 << 10;
 /// How long to wait for the GOAWAY frame to be sent.
 const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the streams of a connection have in common.
+/// State that the streams of a connection share.
 pub struct Shared<S> {
     pub app: Rc<S>,
     pub connection: Arc<Connection>,

@@ -48,7 +48,7 @@ pub const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// What proxies add to a request.
+/// Headers that proxies add to a request.
 const FORWARDED: [HeaderName; 4] =
     [header::FORWARDED, header::VIA, HeaderName::from_static("x-forwarded-for"), HeaderName::from_static("x-real-ip")];
 
@@ -66,14 +66,14 @@ pub fn key(api: &Api, request: &HttpRequest) -> Option<KeyId> {
     is_accepted.then_some(key)
 }
 
-/// Whether a path calls models or lists them.
+/// True for paths that call models or list them.
 fn calls_models(path: &str) -> bool {
     let first_segment =
         |(_, rest): (Mount, &str)| rest.split('/').nth(1).is_some_and(|first| MODEL_PATHS.contains(&first));
     below_own_prefix(path).is_some() || Mount::of(path).is_some_and(first_segment)
 }
 
-/// Whether a request has credentials that could be a key of this server, or that are of another kind than keys. Some
+/// True if a request has credentials that could be a key of this server, or that are of another kind than keys. Some
 /// clients send an empty key if none is configured, and others a placeholder.
 fn has_credentials(headers: &HeaderMap) -> bool {
     let is_placeholder = |value: &HeaderValue, scheme: &str| {

@@ -91,17 +91,17 @@ pub struct Api {
     pub proxies: TrustedProxies,
     /// Public base URL of this server; if not set, the request's host is used.
     pub public_url: Option<String>,
-    /// What calls of models do with fields that they do not know.
+    /// The policy of model calls for unknown fields.
     pub unknown_fields: unknown_fields::UnknownFields,
-    /// Whether OpenAI's SDKs get the envelope on `/v1` too.
+    /// Sends the envelope to OpenAI's SDKs on `/v1`, too.
     pub strict_envelope: bool,
-    /// Whether `/metrics` needs no key.
+    /// Serves `/metrics` without a key.
     pub open_metrics: bool,
     pub draining: AtomicBool,
 }
 
 impl Api {
-    /// Whether the server is shutting down, or about to.
+    /// True once the server is shutting down, or about to.
     pub fn draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }

@@ -30,7 +30,7 @@ use crate::service::api_key_secret::redact;
 use crate::service::usage::{Amounts, Outcome, UsageRecorder};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// What Anthropic's clients read.
+/// The header in which Anthropic's clients expect the request ID.
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-client-request-id");
 
@@ -130,7 +130,7 @@ impl LogLine {
         }
     }
 
-    /// Whether the line would only repeat every few seconds that all is well.
+    /// True for successful probes, whose lines would fill the log every few seconds.
     fn is_successful_probe(&self) -> bool {
         PROBES.contains(&self.path.as_str()) && self.status.is_some_and(|status| status < 400)
     }

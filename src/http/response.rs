@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::clock_rng::Timestamp;
 use crate::error::Result;
 
-/// What a handler returns.
+/// The result of a handler.
 pub type ApiResult = Result<HttpResponse>;
 
 /// Sent by the SDKs that Stainless generates, of OpenAI and of others, for all languages.

@@ -49,7 +49,7 @@ pub const BUILT_FROM_TEXT: u64 = 3;
 /// Like [`BUILT_FROM_TEXT`], if the JSON is parsed.
 pub const BUILT_FROM_VALUES: u64 = 12;
 
-/// What an amount is counted for.
+/// The owner for which an amount is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
     Project(ProjectId),

@@ -11,7 +11,7 @@ use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::spelling;
 
-/// What calls of models do with fields that they do not know.
+/// The policy of model calls for unknown fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnknownFields {
     /// A 400 that names the field.

@@ -1,4 +1,4 @@
-//! What is wrong with a value: the error type of the wrapped deserializers.
+//! Errors of values: the error type of the wrapped deserializers.
 
 use std::fmt::{self, Display};
 
@@ -130,7 +130,7 @@ impl ToI128 for f64 {
     }
 }
 
-/// What serde expects, in JSON's words. Other texts are our own.
+/// Translates serde's expectation into JSON's terms. Other texts are our own.
 fn plain(expected: &str) -> &str {
     match expected {
         "a boolean" => "true or false",

@@ -22,7 +22,7 @@ pub fn changed(text: &str) -> Vec<(f64, &str)> {
     found
 }
 
-/// What follows the string at the beginning of `text`.
+/// The text after the string at the beginning of `text`.
 fn after_string(text: &str) -> &str {
     let mut rest = text.get(1..).unwrap_or_default();
     while let Some(at) = rest.find(['"', '\\']) {
@@ -37,7 +37,7 @@ fn after_string(text: &str) -> &str {
     ""
 }
 
-/// What a number is read as, if that is another number.
+/// The value as which a number is read, if it differs.
 fn read_as(number: &str) -> Option<f64> {
     if number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok() {
         return None;

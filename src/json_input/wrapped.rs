@@ -25,7 +25,7 @@ use crate::display::{one_of, shorten};
 /// Holds the fault on its way through the parser.
 pub struct Slot<'t> {
     fault: Cell<Option<Fault>>,
-    /// What the parser reads.
+    /// The input of the parser.
     text: &'t str,
     /// The numbers of the text that the parser changes, by the bits of what it reads; searched when the first float appears
     /// where any value may be.

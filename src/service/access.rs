@@ -219,7 +219,7 @@ impl Access {
         self.require_listed(model)
     }
 
-    /// Whether the key's allow-list, if it has one, names `model`.
+    /// True if the key has no allow-list, or it names `model`.
     pub fn lists(&self, model: &str) -> bool {
         self.models().is_none_or(|allowed| allowed.iter().any(|name| name == model))
     }
@@ -264,7 +264,7 @@ impl Access {
         scopes.iter().find(|scope| !self.is_admin() && !self.scopes.contains(*scope))
     }
 
-    /// Whether this key may call all the models that another may; `None` means all.
+    /// True if this key may call all models that another key may call. `None` means all.
     pub fn covers_models(&self, models: Option<&[String]>) -> bool {
         match (self.models(), models) {
             (None, _) => true,

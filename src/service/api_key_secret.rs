@@ -123,7 +123,7 @@ fn letter(text: &[u8], at: usize, times: u8) -> Option<(u8, usize)> {
     if first == b'%' { encoded().or(Some((first, length))) } else { Some((first, length)) }
 }
 
-/// Whether a text could be meant as a key, even a mistyped one.
+/// True for texts that could be meant as a key, even a mistyped one.
 pub fn looks_like_key(text: &str) -> bool {
     text.to_ascii_lowercase().contains(PREFIX)
 }

@@ -84,7 +84,7 @@ impl AuditFilter {
             && self.end.is_none_or(|end| row.at < end)
     }
 
-    /// Whether a row with this id can be in the time window. Ids ascend even if the clock was set back, so an id is
+    /// True if a row with this ID can be in the time window. IDs ascend even if the clock was set back, so an ID is
     /// never older than its row.
     fn may_match(&self, id: AuditId) -> bool {
         let millis = id.to_u128() >> 80;

@@ -53,7 +53,7 @@ pub struct ChatCompletionQuery {
     pub after: Option<CompletionId>,
     /// Completions in the page.
     pub limit: usize,
-    /// Whether the latest comes first.
+    /// Lists the latest first.
     pub is_descending: bool,
     /// Only completions of this model.
     pub model: Option<String>,

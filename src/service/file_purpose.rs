@@ -1,4 +1,4 @@
-//! What a file is for.
+//! The purpose of a file.
 
 use serde::{Deserialize, Serialize};
 

@@ -46,7 +46,7 @@ impl IdempotencyKey {
         Ok(Self { id, request: digest(request), replayed: AtomicBool::new(false) })
     }
 
-    /// Whether the result is that of an earlier request.
+    /// True if the result is that of an earlier request.
     pub fn is_replayed(&self) -> bool {
         self.replayed.load(Ordering::Relaxed)
     }

@@ -22,7 +22,7 @@ const SHARDS: usize = 16;
 /// Keys per shard: at most 16 × 2048 in memory.
 const SHARD_CAPACITY: usize = 2048;
 
-/// What authentication needs of a key.
+/// The fields of a key that authentication needs.
 pub(super) struct CachedKey {
     pub record: KeyRecord,
     pub access: Access,
@@ -30,7 +30,7 @@ pub(super) struct CachedKey {
 }
 
 impl CachedKey {
-    /// Whether the digest is that of the key's current or previous secret.
+    /// True if the digest is that of the key's current or previous secret.
     pub fn is_named_by(&self, digest: &Digest) -> bool {
         let previous = self.record.previous.as_ref();
         self.record.digest.matches(digest) || previous.is_some_and(|previous| previous.digest.matches(digest))

@@ -1,12 +1,12 @@
 //! Reads that stop before they hold more bytes than the caller has room for.
 
-/// What every caller has room for.
+/// Bytes for which every caller has room.
 pub const SMALL_BYTES: u64 = 64 << 10;
 
 /// Where a page of a list ends if its items are large.
 pub const PAGE_BYTES: u64 = 4 << 20;
 
-/// What is read, or how much room it needs.
+/// The result of a read, or the room that it needs.
 #[derive(Debug)]
 pub enum LimitedRead<T> {
     Read(T),

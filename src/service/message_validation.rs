@@ -8,7 +8,7 @@ use crate::display::shorten;
 use crate::error::Result;
 use crate::json_input;
 
-/// What to do with unknown fields of a message.
+/// The handling of unknown fields of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnknownFields {
     Reject,

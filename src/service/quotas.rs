@@ -8,7 +8,7 @@ use crate::storage::limits::{self, Quotas};
 use crate::storage::quota_usage::{self, QuotaUsageRecord};
 use crate::storage::{Reader, WriteTx};
 
-/// What is counted.
+/// The resources that quotas count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaKind {
     ApiKey,

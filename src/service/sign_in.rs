@@ -1,4 +1,4 @@
-//! Links that sign a browser in once, so that nobody has to copy an API key.
+//! Links that sign a browser in once, so that users need not copy an API key.
 //!
 //! A link has a random token in its fragment, which browsers do not send. The dashboard exchanges the token for the secret of
 //! a new admin key that expires. Only the digests of the tokens are kept, in memory, so a restart ends all links. Whoever

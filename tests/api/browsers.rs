@@ -1,4 +1,4 @@
-//! What browsers and simple HTTP clients need: requests from pages of other origins, trailing slashes, and HEAD.
+//! Needs of browsers and simple HTTP clients: requests from pages of other origins, trailing slashes, and HEAD.
 
 use reqwest::Method;
 use serde_json::{Value, json};

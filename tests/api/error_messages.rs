@@ -1,4 +1,4 @@
-//! What clients read after a mistake: each message names the field and the remedy, in plain words.
+//! Error messages name the field and the remedy, in plain words.
 
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -338,7 +338,7 @@ fn defaults_apply_to_what_a_request_leaves_open() {
         assert_ne!(default.0, explicit(12, 1.5).0, "{path}: the seed matters");
         assert_ne!(default.0, explicit(11, 0.0).0, "{path}: the temperature matters");
         assert!(default.1 <= 9, "{path}");
-        // What the request sets applies.
+        // The request's parameters take precedence.
         let own = plain(path, options(json!({ "seed": 12 })));
         assert_eq!(own, explicit(12, 1.5), "{path}");
         let mut short = json!({});

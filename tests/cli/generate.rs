@@ -30,7 +30,7 @@ fn each_shell_has_completions_with_all_commands() {
         for word in ["serve", "models", "pull", "max-running", "admin-key"] {
             assert!(printed.contains(word), "{shell}: {word}");
         }
-        // What is printed is what packages contain.
+        // The printed text equals that of the packages.
         assert_eq!(printed, fs::read_to_string(folder.path().join(file)).unwrap(), "{shell}");
         if shell != "fish" {
             assert_valid(shell, &folder.path().join(file));

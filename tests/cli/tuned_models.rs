@@ -107,7 +107,7 @@ fn a_model_of_a_job_is_exported_with_and_without_a_server() {
     assert!(output.status.success(), "{}", output_text(&output));
     assert_eq!(read(path, "tuned"), read(path, "online"));
 
-    // What was exported is a model.
+    // The exported folder is a model.
     fs::rename(path.join("offline"), path.join("models/mine")).unwrap();
     let serving = ServerProcess::start(path, &[]);
     let found: Value = serving.request(Method::GET, "/v1/models/mine", None).json().unwrap();

@@ -125,7 +125,7 @@ fn responses_that_are_not_read_take_bounded_memory_and_others_are_answered() {
     until(|| "responses wait for their clients", || large.unsent() > 6_000_000);
     let (status, bytes) = read(serving, &of_other, &other);
     assert!(status == 200 && bytes > 6_000_000, "{status} {bytes}");
-    // What waits gets its turn, or is refused.
+    // Waiting requests get their turn, or are refused.
     std::thread::sleep(Duration::from_secs(2));
     let peak = large.memory().1;
     assert!(peak <= before + 130, "{peak} MB, {before} MB at first");

@@ -1,4 +1,4 @@
-//! What one server changes holds on the others.
+//! A change on one server holds on the others.
 
 use reqwest::Method;
 use serde_json::json;

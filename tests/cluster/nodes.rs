@@ -1,4 +1,4 @@
-//! What tests of nodes that share a database have in common.
+//! Test support for nodes that share a database.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Files arrive complete, in parts, and go on where they stopped.
+//! Files arrive complete, in parts, and resume where they stopped.
 
 use std::process::Command;
 use std::time::Duration;

@@ -111,7 +111,7 @@ fn the_file_of_a_large_archive_is_resumed_verified_and_recorded() {
     assert_eq!(read(&folder.join("m.gguf")), *LARGE);
     let source = fs::read_to_string(folder.join("source.toml")).unwrap();
     assert!(source.contains("integrity = \"verified\"") && source.contains(&sha256(&LARGE)), "{source}");
-    // Only the content is downloaded, and the parts go on where they broke.
+    // Only the content is downloaded, and interrupted parts are resumed.
     let requests = registry.cdn.requests_for(&blob(&archive));
     let ranges: Vec<(usize, usize)> = requests.iter().map(|request| request.range().unwrap()).collect();
     let content = archive.windows(4).position(|bytes| bytes == b"GGUF").unwrap();

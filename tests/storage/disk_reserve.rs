@@ -1,4 +1,4 @@
-//! What is refused when the disk has only its reserve left.
+//! Content is refused when only the reserve of the disk is left.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What nodes over one database tell each other of the responses that they generate.
+//! Nodes over one database follow each other's responses.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What clients get when a target does not answer as it should. No answer names the target.
+//! Clients get errors that do not name the target when it fails.
 
 use serde_json::json;
 

@@ -20,7 +20,8 @@ pub trait ClockRng: Send + Sync {
     /// Fills `bytes` from a cryptographically secure generator.
     fn fill(&self, bytes: &mut [u8]);
 
-    /// Whether a shared store replaces the wall clock by that of its database. Not if a test sets it.
+    /// If true, a shared store replaces the wall clock by its database's clock. A test that sets the time returns
+    /// false.
     fn follows_database(&self) -> bool {
         true
     }

@@ -32,24 +32,24 @@ impl DiskSpace {
     }
 }
 
-/// Whether two paths are on one file system.
+/// True if both paths are on the same file system.
 pub fn is_same_disk(one: &Path, other: &Path) -> bool {
     let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     device(one) == device(other)
 }
 
-/// What kind of data is stored, from what is refused first to what is never refused.
+/// Classes of stored data, in the order in which a full disk refuses them. The last one is never refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DataClass {
     /// Uploaded files, generated images, adapters and models.
     Bulk,
     /// Other content of clients, such as conversations and responses, and temporary files.
     Content,
-    /// Records that the server needs to go on: keys, limits, usage, the audit log.
+    /// Records without which the server cannot continue: keys, limits, usage, the audit log.
     Essential,
 }
 
-/// What the free space of a disk allows.
+/// The writes that the free space of a disk allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiskLevel {
     /// Everything is stored.
@@ -106,7 +106,7 @@ impl DiskReserve {
         Self::new(folder, self.min_free)
     }
 
-    /// Whether a folder is on the same disk.
+    /// True if the folder is on the disk that this reserve protects.
     pub fn covers(&self, folder: &Path) -> bool {
         is_same_disk(&self.folder, folder)
     }
@@ -138,7 +138,7 @@ impl DiskStatus {
         }
     }
 
-    /// How many more bytes of that class may be stored.
+    /// Bytes of that class that may still be stored.
     pub fn room(&self, class: DataClass) -> u64 {
         self.space.free.saturating_sub(self.kept_from(class))
     }

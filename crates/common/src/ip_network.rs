@@ -11,8 +11,7 @@ pub struct Network {
     prefix: u8,
 }
 
-/// What per-address limits treat as one client: an IPv4 address, or an IPv6 /64, within which a host chooses its
-/// address freely.
+/// The unit of limits per address: an IPv4 address, or an IPv6 /64, within which a host chooses its address freely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClientPrefix {
     V4(u32),

@@ -1,4 +1,4 @@
-//! What the crates share: the clock, free space of disks, names and texts. It knows none of them.
+//! Code that the crates share: the clock, free space of disks, names and texts. It depends on none of them.
 
 pub mod clock_rng;
 pub mod device_choice;

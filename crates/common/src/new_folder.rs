@@ -53,7 +53,7 @@ impl NewFolder {
     }
 }
 
-/// Whether something has this name, if only a broken link.
+/// True if the name is taken, even by a broken link.
 pub fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What a process may use from now on.
+/// Resource limits of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessLimits {
     /// Memory on top of the process's present size; bytes.

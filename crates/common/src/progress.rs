@@ -19,7 +19,7 @@ pub trait Progress {
     fn done(&mut self);
     /// A message for the user.
     fn note(&mut self, text: &str);
-    /// Whether to give up the transfer. Transfers call this several times a second.
+    /// True once the transfer must be given up. Transfers poll this several times a second.
     fn is_cancelled(&self) -> bool {
         false
     }

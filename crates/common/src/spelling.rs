@@ -36,7 +36,7 @@ fn folded(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, '_' | '-')).flat_map(char::to_lowercase).collect()
 }
 
-/// What to say about a field that is not in `known`: a predicate with a full stop or question mark.
+/// The error for a field that is not in `known`: a predicate with a full stop or question mark.
 pub fn unknown_field(name: &str, known: &[&str]) -> String {
     match nearest(name, known.iter().copied()) {
         Some(meant) => format!("is unknown. Did you mean '{meant}'?"),

@@ -31,7 +31,7 @@ impl Lines {
     }
 }
 
-/// What a value is, in an error.
+/// The kind of a value, for error messages.
 pub fn kind_of(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "text",

@@ -11,7 +11,7 @@ impl Message {
         let content = match message.get("content") {
             Some(Value::String(text)) => Content::Text(text.clone()),
             Some(Value::Array(parts)) => content(parts),
-            // What the assistant said instead, if anything.
+            // A refusal takes the place of the content, if there is one.
             _ => text("refusal").unwrap_or_default().into(),
         };
         let calls = message.get("tool_calls").and_then(Value::as_array).into_iter().flatten();

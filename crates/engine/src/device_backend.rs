@@ -37,7 +37,7 @@ impl DeviceBackend {
         }
     }
 
-    /// Whether the device stores weights of this type without quantization.
+    /// True if the device has no kernels for weights of this type and stores them without quantization.
     pub fn dequantizes(&self, quantization: &str) -> bool {
         match self {
             Self::Cpu(_) => false,

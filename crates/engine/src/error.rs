@@ -61,7 +61,7 @@ impl Failure {
 /// The reason given for a model whose output has NaN or infinity.
 pub const NOT_FINITE: &str = "its network computes values that are not finite numbers";
 
-/// Whether all numbers are finite. Compares bits, which the compiler vectorizes.
+/// Checks that all numbers are finite. Compares bits, which the compiler vectorizes.
 pub fn are_finite(numbers: &[f32]) -> bool {
     let largest = numbers.iter().map(|number| number.to_bits() & 0x7fff_ffff).fold(0, u32::max);
     largest < f32::INFINITY.to_bits()

@@ -240,8 +240,8 @@ impl Engine {
         self.queue::<SpeechQueue>(model.device)?.push(SpeechJob::new(model, request)?)
     }
 
-    /// Queues a training, which [`Registry::load_for_training`] has loaded the model for, or refuses it at once. `saved`: the
-    /// state of an earlier training to go on with. Dropping the run cancels.
+    /// Queues a training, which [`Registry::load_for_training`] has loaded the model for, or refuses it at once.
+    /// `saved`: the state of an earlier training that is resumed. Dropping the run cancels.
     pub fn train(
         &self,
         model: TrainableModel,
@@ -318,7 +318,8 @@ impl Engine {
         self.owner.devices.iter().for_each(|device| device.runtime.advance(phase));
     }
 
-    /// Whether every workload is running. `false` after a panic until the workload has recovered.
+    /// True while every workload runs. A workload that has panicked counts as down until it has recovered; `/readyz` is
+    /// 503 meanwhile.
     pub fn is_healthy(&self) -> bool {
         self.owner.devices.iter().all(|device| device.runtime.is_healthy())
     }

@@ -47,12 +47,12 @@ impl<N> AdaptedNetwork<N> {
         self.adapter.as_ref()
     }
 
-    /// Whether both models compute with the same network.
+    /// True if both models compute with the same network, such as a base model and its adapter.
     pub fn shares_network_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.network, &other.network)
     }
 
-    /// How many models, loaded or in use, compute with its network.
+    /// Number of models, loaded or in use, that compute with its network.
     pub fn network_users(&self) -> usize {
         Arc::strong_count(&self.network)
     }

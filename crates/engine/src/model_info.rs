@@ -1,4 +1,4 @@
-//! What is known about a model without loading it.
+//! A model's description, without loading it.
 //!
 //! The capabilities of a model are what this server does with it today, not what it could do elsewhere. A model with a
 //! problem has none.
@@ -70,7 +70,7 @@ impl From<Kind> for ModelKind {
 }
 
 impl ModelInfo {
-    /// Whether another server runs it.
+    /// True for upstream models, which another server runs.
     pub fn is_upstream(&self) -> bool {
         self.format == UPSTREAM_FORMAT
     }
@@ -108,28 +108,28 @@ pub struct ModelInfo {
     pub embedding_dimensions: Option<u32>,
     /// The labels of a classification model.
     pub labels: Vec<String>,
-    /// Whether its labels, with what the settings say of them, are about harmful content.
+    /// Set for classifiers with labels of harmful content, according to the table of labels and the settings.
     pub moderates: bool,
     /// The width of the network, if its file names it.
     pub width: Option<u32>,
-    /// Whether it has a chat template. A text model without one is a base model, which only completes texts.
+    /// False for base models, which have no chat template and only complete texts.
     pub has_chat_template: bool,
-    /// Whether a GGUF file has tokens for fill-in-the-middle prompts.
+    /// Set if the GGUF file has tokens for fill-in-the-middle prompts.
     pub infills: bool,
     /// The sizes of images that the model is good at, as width and height in pixels; its default is the first.
     pub image_sizes: Vec<[usize; 2]>,
     pub loaded: bool,
-    /// Whether its settings say that it stays loaded.
+    /// Set in its settings: the model stays loaded.
     pub pinned: bool,
     /// When it will be unloaded if nothing uses it; `None`: when its memory is needed.
     pub unloads_at: Option<Timestamp>,
-    /// What it stands for, if it is an alias.
+    /// The model that an alias stands for; `None` if it is not an alias.
     pub alias_of: Option<String>,
     /// The device that runs it: `cpu`, `cuda:0`; `None` outside of a server.
     pub device: Option<String>,
-    /// Whether the device stores the weights without quantization, because it has no kernels for their type.
+    /// Set if the device stores the weights without quantization, because it has no kernels for their type.
     pub dequantized: bool,
-    /// Why the model cannot be used; `None` if it can.
+    /// The reason why the model cannot be used; `None` if it can.
     pub problem: Option<String>,
     pub license: Option<String>,
 }

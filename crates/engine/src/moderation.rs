@@ -62,7 +62,7 @@ pub struct ModerationSettings {
 }
 
 impl ModerationSettings {
-    /// What is not set here is taken from `other`.
+    /// Fills the unset fields from `other`.
     pub(super) fn or(mut self, other: Self) -> Self {
         for (label, meaning) in other.labels {
             self.labels.entry(label).or_insert(meaning);
@@ -150,7 +150,7 @@ const KNOWN: &[(LabelMeaning, &[&str])] = &[
 ];
 /// Short labels of OpenAI's published test data, which mean something only together.
 const SHORT: [(&str, &str); 3] = [("s", "sexual"), ("h", "hate"), ("v", "violence")];
-/// The labels of a classifier with two labels that nobody has named; the first is the negative one.
+/// The generic names of a binary classifier's labels. The first is the negative one.
 const BINARY: [&str; 2] = ["LABEL_0", "LABEL_1"];
 
 /// A label in the spelling of the table.
@@ -158,7 +158,7 @@ fn key(label: &str) -> String {
     label.trim().to_lowercase().replace(['-', '/', ' '], "_")
 }
 
-/// What the table says of the labels.
+/// Looks up the labels in the table.
 fn known(labels: &[String]) -> Vec<Option<LabelMeaning>> {
     if labels == BINARY {
         return vec![Some(LabelMeaning::Safe), Some(LabelMeaning::Unsafe)];

@@ -3,7 +3,7 @@
 use super::per_model::PerModel;
 use outpost_models::backend::DType;
 
-/// What weights are rounded to when they are loaded.
+/// The type to which weights are rounded when they are loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// As in the file: 32 bits in most cases.

@@ -30,9 +30,9 @@ pub struct Settings {
     pub prefill_chunk: usize,
     /// The data type of the KV cache.
     pub kv_type: KvType,
-    /// Whether to use speculative decoding where it saves time. It does not change the output.
+    /// Enables speculative decoding where it saves time. It does not change the output.
     pub speculate: bool,
-    /// Which draft models to use.
+    /// The draft models to use.
     pub drafts: Drafts,
     /// The precision of the weights of embedding, reranking and image models.
     pub precisions: Precisions,
@@ -46,7 +46,7 @@ pub struct Settings {
     pub max_queued_transcriptions: usize,
     /// Max queued parts of texts to speak.
     pub max_queued_speech_parts: usize,
-    /// How long a client may read nothing before its request is cancelled.
+    /// Time without reads after which a client's request is cancelled.
     pub client_timeout: Duration,
     /// The `outpost` program. Tokenizers and chat templates run in child processes of it, with time and memory limits.
     /// `None`: they run in this process, which a malicious model file can then crash.
@@ -56,7 +56,7 @@ pub struct Settings {
 /// Which draft models to use for speculative decoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drafts {
-    /// Whether to choose a draft model for models that `pairs` does not name.
+    /// Chooses draft models for models that `pairs` does not name.
     pub auto: bool,
     /// The draft model's ID by the target model's ID.
     pub pairs: BTreeMap<String, String>,

@@ -1,8 +1,8 @@
 //! Products with a row-major matrix in f32 precision, in both directions, for training.
 //!
 //! The matrix is not packed beforehand. A task packs a panel of it, dequantises it if it is quantised, multiplies all
-//! rows by the panel while that is in the cache, and goes on to the next. Each output is a sum in the order of the inner
-//! dimension.
+//! rows by the panel while that is in the cache, and continues with the next. Each output is a sum in the order of the
+//! inner dimension.
 
 use std::cell::RefCell;
 use std::ops::Range;

@@ -73,7 +73,7 @@ impl DType {
         }
     }
 
-    /// Whether weights are codes with shared scales, rather than floats.
+    /// True for types whose weights are codes with shared scales, and not floats.
     pub const fn is_quantised(self) -> bool {
         self.block() > 1
     }

@@ -188,7 +188,7 @@ impl Linear {
         }
     }
 
-    /// Whether it can only be used in a [`LowRankUpdate`](crate::LowRankUpdate).
+    /// True for matrices that can only be used in a [`LowRankUpdate`](crate::LowRankUpdate).
     pub fn is_paired(&self) -> bool {
         self.paired
     }

@@ -20,8 +20,8 @@ use crate::{Linear, Pool};
 const TASK_ROWS: usize = 16;
 /// Rows that are multiplied together by each weight.
 const BLOCK_ROWS: usize = 4;
-/// How far ahead weights are prefetched, in bytes. A matrix is a few pages, and the CPU's own prefetcher stops at the end
-/// of each.
+/// Distance at which weights are prefetched, in bytes. A matrix is a few pages, and the CPU's own prefetcher stops at
+/// the end of each.
 const PREFETCH_BYTES: usize = 2048;
 
 /// An update of some rows of an output. Both matrices are floats.

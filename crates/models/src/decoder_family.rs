@@ -32,15 +32,15 @@ pub struct DecoderFamily {
     /// The RoPE layout of GGUF files; converters permute the weights of some families. Hugging Face's files always use
     /// halves.
     pub rope: RopeLayout,
-    /// Whether the query, key and value projections must have biases.
+    /// The query, key and value projections must have biases.
     pub biases: bool,
-    /// Whether the gate and up projections are one tensor.
+    /// The gate and up projections are one tensor.
     pub fused_gate_up: bool,
-    /// Whether RoPE may apply to only the first elements of a head.
+    /// RoPE may apply to only the first elements of a head.
     pub partial_rotary: bool,
-    /// Whether the queries and keys of each head are normalized.
+    /// The queries and keys of each head are normalized.
     pub qk_norms: bool,
-    /// Whether the outputs of attention and feed-forward network are normalized before the residual sum.
+    /// The outputs of attention and feed-forward network are normalized before the residual sum.
     pub post_norms: bool,
     /// Gemma's conventions: embeddings are scaled by the square root of the width, and Hugging Face stores norm weights
     /// minus one.
@@ -157,7 +157,7 @@ pub const FAMILIES: &[DecoderFamily] = &[
 ];
 
 impl DecoderFamily {
-    /// Whether the family uses `layer_types` of `config.json`.
+    /// True if the family uses `layer_types` of `config.json`.
     pub fn lists_layers(&self) -> bool {
         !matches!(self.windows, SlidingWindows::Never | SlidingWindows::All) && self.name != "qwen3moe"
     }

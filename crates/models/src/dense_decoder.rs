@@ -20,7 +20,7 @@ pub enum Quantization {
 #[derive(Clone, Copy, Debug)]
 pub struct DenseDecoder {
     pub sizes: DecoderSizes,
-    /// Whether the token embeddings are the output projection.
+    /// The token embeddings are also the output projection.
     pub tied_embeddings: bool,
     pub quantization: Quantization,
 }
@@ -38,14 +38,14 @@ pub struct MemoryNeed {
 }
 
 impl MemoryNeed {
-    /// What must be free to load the model and fill one context.
+    /// Memory that must be free to load the model and fill one context.
     pub fn total(&self) -> u64 {
         self.weights + self.scratch + self.loading.max(self.kv)
     }
 }
 
 impl DenseDecoder {
-    /// What the decoder needs on a device for a context of so many tokens.
+    /// The memory of the decoder on a device for a context of this many tokens.
     pub fn memory<B: Backend>(&self, context: usize, kv_type: KvType, limits: &StepLimits, backend: &B) -> MemoryNeed {
         let Footprint { weights, loading } = Footprint::new(self, backend);
         let config = DecoderConfig::dense(&self.sizes, context);
@@ -53,7 +53,7 @@ impl DenseDecoder {
         MemoryNeed { weights, loading, kv: self.kv_bytes(context, kv_type), scratch }
     }
 
-    /// Bytes of the keys and values of so many positions.
+    /// Bytes of the keys and values of this many positions.
     pub fn kv_bytes(&self, positions: usize, kv_type: KvType) -> u64 {
         let DecoderSizes { layers, kv_heads, head_width, .. } = self.sizes;
         blocks_for(positions) as u64 * KvShape { layers, kv_heads, head_width, kv_type }.block_bytes()

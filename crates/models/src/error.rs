@@ -4,7 +4,7 @@ use super::gguf::GgufError;
 
 pub type Result<T> = std::result::Result<T, ModelError>;
 
-/// Why a model cannot be loaded, or why a computation did not finish.
+/// Errors of loading a model and of computations.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
     /// The checkpoint is damaged or not supported.

@@ -14,8 +14,8 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What systems write beside the files of their users, apart from names that begin with a dot: network storage, trash cans,
-/// archives of macOS, and the views of folders of Windows.
+/// Files and folders that systems write beside those of their users, apart from names that begin with a dot: network
+/// storage, trash cans, archives of macOS, and the folder views of Windows.
 const SYSTEM_NAMES: [&str; 9] = [
     "@eaDir",
     "@Recycle",
@@ -32,7 +32,7 @@ const WINDOWS_NOTE: &str = ":Zone.Identifier";
 /// Max names in an error message.
 const MAX_NAMES: usize = 5;
 
-/// Whether a file or a folder is one of an operating system or a program, and not of a model.
+/// True for files and folders of operating systems and programs, which are not a model's.
 pub fn is_hidden(name: &str) -> bool {
     let is_system = SYSTEM_NAMES.iter().any(|system| system.eq_ignore_ascii_case(name));
     name.starts_with('.') || name.ends_with(WINDOWS_NOTE) || is_system
@@ -43,12 +43,12 @@ pub fn is_hidden_path(path: &str) -> bool {
     path.split('/').any(is_hidden)
 }
 
-/// Whether a name ends with `.gguf`, in any case.
+/// True for names that end with `.gguf`, in any case.
 pub fn is_gguf(path: &Path) -> bool {
     has_extension(path, "gguf")
 }
 
-/// Whether a name ends with `.safetensors`, in any case.
+/// True for names that end with `.safetensors`, in any case.
 pub fn is_safetensors(path: &Path) -> bool {
     has_extension(path, "safetensors")
 }
@@ -59,7 +59,7 @@ pub fn is_ggml(path: &Path) -> bool {
     has_extension(path, "bin") && stem.and_then(|stem| stem.strip_prefix("ggml-")).is_some_and(|name| !name.is_empty())
 }
 
-/// Whether the name is that of a file of weights.
+/// True for names of weight files.
 pub fn is_weights(path: &Path) -> bool {
     is_gguf(path) || is_safetensors(path) || is_ggml(path)
 }
@@ -69,7 +69,7 @@ pub fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|own| own.eq_ignore_ascii_case(extension))
 }
 
-/// What a GGUF file is that belongs beside a model but is none; `None` for a model.
+/// The kind of a GGUF file that accompanies a model, such as a vision projector; `None` for a model.
 pub fn companion(path: &Path) -> Option<&'static str> {
     match () {
         () if is_projector(path) => Some("a vision projector"),
@@ -78,7 +78,7 @@ pub fn companion(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Whether a GGUF file is the vision projector of a model.
+/// True for the vision projector of a model, which is not a model itself.
 pub fn is_projector(path: &Path) -> bool {
     is_gguf(path) && lower_stem(path).contains("mmproj")
 }
@@ -89,7 +89,7 @@ fn lower_stem(path: &Path) -> String {
 
 /// A part of a split GGUF file, such as `model-00001-of-00003.gguf`.
 pub struct SplitPart<'p> {
-    /// What comes before the number.
+    /// The name before the number.
     pub stem: &'p str,
     pub number: usize,
     /// At least 2.
@@ -122,7 +122,7 @@ pub struct FolderListing {
     pub folders: Vec<PathBuf>,
     /// Regular files.
     pub files: Vec<PathBuf>,
-    /// What has the name of weights, but is hidden, no regular file, or empty beside other weights.
+    /// Entries that have the name of weights, but are hidden, not regular files, or empty beside other weights.
     pub ignored: Vec<IgnoredFile>,
 }
 
@@ -201,7 +201,7 @@ impl FolderListing {
         self.files.iter().find(|path| is_projector(path))
     }
 
-    /// What looks like weights but is not among the `used` files of the folder.
+    /// The entries that look like weights but are not among the `used` files of the folder.
     pub fn unused(self, used: &[PathBuf]) -> Vec<IgnoredFile> {
         let main = used.first().and_then(|path| path.file_name()).unwrap_or_default().to_string_lossy().into_owned();
         let why = |path: &Path| match companion(path) {

@@ -161,7 +161,7 @@ impl Chunks {
     }
 }
 
-/// Whether a part joins the chunk before it. The first chunk does not become long by a short sentence after it.
+/// True if a part joins the previous chunk. A short sentence does not make the first chunk long.
 fn joins(total: usize, length: usize, is_first: bool) -> bool {
     let limit = if is_first && total >= SHORT { FIRST } else { MAX_PHONEMES / 2 };
     (total < SHORT || length < SHORT / 2) && total + length < limit
@@ -190,7 +190,7 @@ fn clause_end(spoken: &[Spoken], min: usize, max: usize) -> Option<usize> {
     found
 }
 
-/// How many tokens fit.
+/// Number of tokens that fit.
 fn longest_fit(spoken: &[Spoken], max: usize) -> usize {
     let mut total = 0;
     let fits = spoken.iter().take_while(|token| {

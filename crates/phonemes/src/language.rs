@@ -46,7 +46,7 @@ impl Language {
         }
     }
 
-    /// Whether the language needs a lexicon.
+    /// True for languages that need a lexicon.
     pub fn needs_lexicon(self) -> bool {
         matches!(self, Self::AmericanEnglish | Self::BritishEnglish)
     }

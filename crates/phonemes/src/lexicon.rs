@@ -92,7 +92,7 @@ impl<'de> Deserialize<'de> for JsonEntry {
     }
 }
 
-/// What the lexicon says about a word.
+/// The lexicon's entry of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found<'a> {
     Phonemes(&'a str),

@@ -48,7 +48,7 @@ const ORDINALS: [(&str, &str); 12] = [
 /// The number of digits that are read as a number. Longer ones are read digit by digit.
 pub const MAX_DIGITS: usize = 15;
 
-/// How numbers are read.
+/// The style in which numbers are read.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NumberWords {
     /// *one hundred and one*, as British speakers say.

@@ -51,7 +51,7 @@ fn words(phonemes: &str) -> Vec<String> {
     phonemes.replace(is_punctuation, " ").split_whitespace().map(str::to_owned).collect()
 }
 
-/// How many symbols have to be inserted, deleted or replaced.
+/// The edit distance: symbols to insert, delete or replace.
 fn edits(expected: &str, actual: &str) -> usize {
     let actual: Vec<char> = actual.chars().collect();
     let mut row: Vec<usize> = (0..=actual.len()).collect();

@@ -32,7 +32,7 @@ pub enum Kind {
 pub struct Token {
     pub kind: Kind,
     pub text: String,
-    /// Whether white space separates it from the token before.
+    /// Set if white space separates it from the previous token.
     pub space_before: bool,
     /// Where it stands in the cleaned text, in bytes.
     pub start: usize,

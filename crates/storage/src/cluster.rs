@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use outpost_common::clock_rng::{ClockRng, Timestamp};
 
-/// How old the last answer may be while caches are used.
+/// Max age of the last answer while caches are used.
 pub(super) const MAX_CACHE_AGE: Duration = Duration::from_millis(750);
 
 /// Samples of the database's clock that are compared.
@@ -51,7 +51,7 @@ struct Answers {
     samples: Vec<ClockSample>,
 }
 
-/// What the database's clock showed between a question and its answer.
+/// A reading of the database's clock between a request and its answer.
 #[derive(Clone, Copy)]
 struct ClockSample {
     round_trip: Duration,
@@ -94,8 +94,8 @@ impl Cluster {
         self.process
     }
 
-    /// Whether a process was alive at the last answer. It may be alive without that, if it cannot reach the database; then
-    /// it cannot write either.
+    /// True if the process was alive at the last answer. A process that cannot reach the database may be alive
+    /// nevertheless, but cannot write.
     pub fn is_alive(&self, process: NodeProcess) -> bool {
         process == self.process || self.answers().alive.contains(&process)
     }
@@ -105,7 +105,8 @@ impl Cluster {
         self.answers().alive.iter().filter(|process| **process != self.process).count() + 1
     }
 
-    /// Whether all changes that were committed up to 0.75 seconds ago have been announced to the store's watchers.
+    /// True if all changes that were committed up to 0.75 seconds ago have been announced to the store's watchers, so
+    /// that caches may be used.
     pub fn is_current(&self) -> bool {
         let asked = Duration::from_micros(self.asked_micros.load(Acquire));
         self.clock_rng.uptime().saturating_sub(asked) < MAX_CACHE_AGE
@@ -181,7 +182,8 @@ impl Peers {
         Self(cluster)
     }
 
-    /// Whether a process may still do what it has claimed. If this one does not follow the others, each of them may.
+    /// True if a process may still do the work that it has claimed. If this process does not follow the others, each of
+    /// them may.
     ///
     /// A process that has just started may look dead for as long as the last answer of the database is old. If it loses
     /// work by that, the work is still done once.

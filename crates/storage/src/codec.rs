@@ -27,9 +27,9 @@ const CHECKSUM_BYTES: usize = 4;
 pub trait Record: Serialize + DeserializeOwned {
     const TABLE: Table;
     const VERSION: u8;
-    /// Whether the record decides access and has a MAC.
+    /// Set for records that decide access. They have a MAC.
     const SEALED: bool = false;
-    /// Whether changes are announced to the store's watchers, on every node.
+    /// Announces changes to the store's watchers, on every node.
     const WATCHED: bool = false;
 }
 

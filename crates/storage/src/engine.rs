@@ -58,7 +58,7 @@ pub struct Scan<'a> {
     pub prefix: &'a [u8],
     /// Begins below this whole key, if given.
     pub before: Option<&'a [u8]>,
-    /// Whether values are visited too. Otherwise they are empty.
+    /// Visits values, too. Otherwise they are empty.
     pub values: bool,
     /// How many rows will probably be visited; `None` if all of them.
     pub rows: Option<usize>,

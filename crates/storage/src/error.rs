@@ -88,7 +88,7 @@ codes! {
 }
 
 impl Code {
-    /// Whether a write failed that may succeed later: the disk or the database is not available, full, or too slow.
+    /// True for failed writes that may succeed later: the disk or the database is not available, full, or too slow.
     pub fn is_failed_write(self) -> bool {
         matches!(self, Code::StorageUnavailable | Code::InsufficientStorage | Code::Overloaded)
     }

@@ -20,7 +20,7 @@ use outpost_common::clock_rng::{ClockRng, Timestamp};
 #[error("is not a valid {kind} ID. A valid ID is {form}")]
 pub struct BadId {
     pub kind: &'static str,
-    /// What such an id looks like.
+    /// The form of such an ID, for error messages.
     pub form: &'static str,
 }
 

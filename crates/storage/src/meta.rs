@@ -18,7 +18,7 @@ pub(super) fn meta(bytes: &[u8]) -> Vec<u8> {
     [&[META_VERSION], bytes].concat()
 }
 
-/// What the row of the layout says about a database.
+/// The state of a database according to the row of the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     /// A store with this layout.

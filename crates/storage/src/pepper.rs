@@ -85,7 +85,7 @@ impl Pepper {
         tag(&self.records, parts)
     }
 
-    /// Whether `found` is the MAC of these parts.
+    /// Verifies `found` as the MAC of these parts.
     pub(super) fn is_sealed(&self, parts: &[&[u8]], found: &[u8]) -> bool {
         self.seal(parts).ct_eq(found).into()
     }

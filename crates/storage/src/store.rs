@@ -245,7 +245,7 @@ impl Store {
         Some(Exchanges::new(queue.clone(), self.inner.shared.pepper.clone()))
     }
 
-    /// Whether what watchers keep may be used: changes by other nodes have been announced lately.
+    /// True if caches of watchers may be used, because changes by other nodes have been announced recently.
     pub fn is_current(&self) -> bool {
         self.cluster().is_none_or(|cluster| cluster.is_current())
     }

@@ -12,7 +12,7 @@ impl Table {
         self.0
     }
 
-    /// Whether values may have half a mebibyte or more.
+    /// True for tables whose values may have half a mebibyte or more.
     pub(super) fn has_large_values(self) -> bool {
         matches!(
             self,

@@ -140,7 +140,7 @@ impl Reader for ReadTx {
 /// Table and key of a written record whose changes are announced.
 pub(super) type Change = (Table, Vec<u8>);
 
-/// What a transaction may still write before the disk has only its reserve left. Without a reserve, everything.
+/// Bytes that a transaction may write before only the reserve of the disk is left. Unlimited without a reserve.
 #[derive(Default)]
 struct Room<'a> {
     reserve: Option<&'a DiskReserve>,

@@ -1,4 +1,4 @@
-//! What the writer thread receives: closures, with the channels for their results. Those that wait together are committed
+//! Jobs of the writer thread: closures, with the channels for their results. Those that wait together are committed
 //! together (group commit).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ pub(super) enum Message {
     Stop,
 }
 
-/// What waits for the writer.
+/// The jobs that wait for the writer.
 pub(super) struct Gathered {
     pub writes: Vec<Box<dyn QueuedWrite>>,
     /// The worst that readers met.

@@ -1,5 +1,5 @@
-//! A small HTTP server that plays a hub: it serves files with ranges, records every request, and makes the faults that a
-//! test has asked for. It also works as a proxy.
+//! A small HTTP server that stands in for a hub: it serves files with ranges, records every request, and injects the
+//! faults that a test requests. It also works as a proxy.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -34,12 +34,12 @@ impl Recorded {
     }
 }
 
-/// What goes wrong with an answer.
+/// A fault of an answer.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// The connection is closed after so many bytes of the body.
+    /// Closes the connection after this many bytes of the body.
     CutAfter(usize),
-    /// After so many bytes of the body, nothing more is sent until the client closes the connection.
+    /// Sends nothing more after this many bytes of the body, until the client closes the connection.
     StallAfter(usize),
     /// One bit of the body is wrong.
     WrongBytes,
@@ -52,7 +52,7 @@ pub enum Fault {
     Status(u16, Vec<(&'static str, String)>),
 }
 
-/// What a path has to say.
+/// The response of a path.
 #[derive(Clone)]
 enum Page {
     File {

@@ -1,4 +1,4 @@
-//! What tests of several crates need: tiny models, fixtures, a clock, and servers that stand in for others.
+//! Test support for several crates: tiny models, fixtures, a clock, and servers that stand in for others.
 #![expect(clippy::disallowed_methods, reason = "tests wait in real time")]
 
 pub mod children;

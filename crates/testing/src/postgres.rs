@@ -1,4 +1,4 @@
-//! A PostgreSQL server for tests: its data lies in a temporary folder, and it ends with the process that started it.
+//! A PostgreSQL server for tests. Its data is in a temporary folder, and it ends with the process that started it.
 
 use std::fs;
 use std::net::TcpListener;

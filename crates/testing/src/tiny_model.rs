@@ -19,7 +19,7 @@ pub struct TinyModel {
     pub width: usize,
     /// Weights as Q8_0 instead of F32.
     pub quantized: bool,
-    /// Whether the output head is the embedding matrix. A tied random model mostly repeats itself.
+    /// Uses the embedding matrix as output head. A tied random model mostly repeats itself.
     pub tied: bool,
     pub seed: u64,
     pub template: Option<&'static str>,

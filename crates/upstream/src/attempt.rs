@@ -24,10 +24,10 @@ use super::response::{Response, Shared, ShutdownPhase, note_failure};
 const MAX_ERROR: usize = 64 << 10;
 /// Bytes of a response whose reading may delay the other requests of a thread, so that another thread takes them over.
 const LARGE_BODY: usize = 1 << 20;
-/// How long a target is left alone that has too many requests and does not say for how long.
+/// Rest of a target that has too many requests and does not say how long to wait.
 const DEFAULT_REST: Duration = Duration::from_secs(1);
 
-/// Media types of texts. Where a file is asked for, they are errors that call themselves successes.
+/// Media types of texts. In place of a requested file, they are errors with a status of success.
 const TEXTS: [&str; 3] = ["application/json", "text/html", "text/plain"];
 
 /// What is waited for.
@@ -198,7 +198,7 @@ async fn send(
     }
 }
 
-/// What went wrong, without the layers around it.
+/// The innermost cause of an error.
 fn root_cause(error: &legacy::Error) -> String {
     let mut cause: &dyn Error = error;
     while let Some(source) = cause.source() {
@@ -237,7 +237,7 @@ async fn refuse(
     }
 }
 
-/// What a status says about the target's settings, for the log.
+/// The likely cause of a status in the target's settings, for the log.
 fn meaning(status: StatusCode) -> String {
     let hint = match status.as_u16() {
         300..=399 => ": redirects are not followed; set url to the address that they lead to",

@@ -20,10 +20,10 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub struct Breaker {
     state: State,
-    /// Whether each of the recent requests failed, the oldest first.
+    /// Outcomes of the recent requests, the oldest first; true: failed.
     recent: VecDeque<bool>,
     consecutive: u32,
-    /// Whether a closed connection was forgiven since the last success.
+    /// Set if a closed connection was forgiven since the last success. The next one counts as a failure.
     has_forgiven: bool,
     /// How long it is to be open the next time.
     next_wait: Option<Duration>,
@@ -50,7 +50,7 @@ impl Breaker {
         }
     }
 
-    /// Whether requests are kept away.
+    /// True while requests are kept away from the target.
     pub fn is_open(&self) -> bool {
         self.state != State::Closed
     }
@@ -85,8 +85,8 @@ impl Breaker {
         }
     }
 
-    /// A connection was closed before the target answered. It may have been one that was kept for too long, so one of them
-    /// is no failure until the next success. Returns whether this one is none.
+    /// Handles a connection that was closed before the target answered. It may have been idle for too long, so one of
+    /// them is not counted as a failure until the next success. Returns true if this one is not counted.
     pub fn forgive_close(&mut self, is_probe: bool) -> bool {
         let forgives = !is_probe && !self.has_forgiven;
         self.has_forgiven |= forgives;

@@ -47,7 +47,7 @@ pub struct UpstreamModel {
 #[derive(Debug)]
 pub struct TargetConfig {
     pub address: Address,
-    /// What the model is called there.
+    /// The model's name on the target.
     pub model: String,
     pub key: Option<Key>,
     /// For `https`.

@@ -16,7 +16,7 @@ pub enum Failure {
     /// No target has given an answer.
     #[error("no target is available")]
     Unavailable { wait: Duration },
-    /// The response broke off, or makes no sense, after it had begun.
+    /// The response ended early, or was invalid, after it had begun.
     #[error("the response broke off")]
     Broken,
     /// The response is larger than the request allows.

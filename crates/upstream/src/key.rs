@@ -52,7 +52,7 @@ impl Key {
         &self.header
     }
 
-    /// Whether a text contains the key.
+    /// True if the text contains the key, which must not reach clients or logs.
     pub fn is_in(&self, text: &str) -> bool {
         text.contains(self.secret.as_str())
     }

@@ -1,4 +1,4 @@
-//! What is sent to a target.
+//! Request bodies for targets.
 
 use std::io;
 use std::sync::Arc;

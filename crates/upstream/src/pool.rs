@@ -48,11 +48,11 @@ struct TargetState {
 pub struct NoTarget {
     /// When one may be able to.
     pub wait: Duration,
-    /// Whether the targets work, but are busy.
+    /// Set if the targets work, but are busy.
     pub is_busy: bool,
 }
 
-/// What metrics show of a target.
+/// The state of a target, for metrics.
 pub struct TargetStatus<'a> {
     pub authority: &'a str,
     pub outstanding: u32,
@@ -138,9 +138,9 @@ impl Pool {
 pub struct Permit {
     pool: Arc<Pool>,
     index: usize,
-    /// Whether the request tries a target whose breaker is open, and its outcome is not known yet.
+    /// Set for the request that tries a target whose breaker is open, until its outcome is known.
     is_probe: bool,
-    /// Whether the response has begun, and has not failed. If that stays so, it is a success once the permit is dropped.
+    /// Set once the response has begun. It counts as a success when the permit is dropped, unless it fails before.
     has_answered: bool,
 }
 

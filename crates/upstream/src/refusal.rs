@@ -10,7 +10,7 @@ const MAX_MESSAGE: usize = 400;
 /// Max characters from which these are taken: names are replaced, and spaces are joined.
 const MAX_EXAMINED: usize = 10 * MAX_MESSAGE;
 
-/// What a target says about a request that it refuses. It names neither the target nor its model.
+/// A target's reason to refuse a request. It names neither the target nor its model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
     /// HTTP status: 400, 413 or 422.
@@ -66,7 +66,7 @@ fn detail(detail: &RawValue) -> Option<String> {
     text(Some(detail)).or_else(|| Some(first()?.msg))
 }
 
-/// Whether a text can be the name of a field or a code.
+/// True for texts that can be the name of a field or a code.
 fn is_name(text: &str) -> bool {
     let may_have = |character: char| character.is_ascii_alphanumeric() || "_-.[]".contains(character);
     (1..=100).contains(&text.len()) && text.chars().all(may_have)

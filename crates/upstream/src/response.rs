@@ -30,7 +30,7 @@ pub enum ShutdownPhase {
     Aborting,
 }
 
-/// What the responses of a client share.
+/// State that the responses of a client share.
 pub struct Shared {
     pub clock_rng: Arc<dyn ClockRng>,
     pub metrics: Metrics,

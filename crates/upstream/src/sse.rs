@@ -24,7 +24,7 @@ pub struct SseParser {
     line: Vec<u8>,
     /// The data of the current event; `None` before its first data line.
     data: Option<Vec<u8>>,
-    /// Whether the last byte was a carriage return, whose line feed does not end another line.
+    /// Set if the last byte was a carriage return. A line feed after it does not end another line.
     after_return: bool,
     has_begun: bool,
 }

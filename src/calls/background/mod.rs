@@ -23,7 +23,7 @@ pub(super) trait Work {
     type Open;
     /// A piece of work that begins now.
     type Next;
-    /// What became of an attempt.
+    /// The outcome of an attempt.
     type Outcome;
     /// Which pieces run and which wait.
     type Schedule: Default;

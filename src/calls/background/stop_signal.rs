@@ -26,7 +26,7 @@ pub(in crate::calls) fn stopping() -> Error {
 }
 
 impl LoopStopper {
-    /// Lets the loop end soon. Work that is not complete goes on after the next start.
+    /// Ends the loop soon. Work that is not complete is resumed after the next start.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }

@@ -224,7 +224,7 @@ impl Requests {
     }
 }
 
-/// Whether a request is to be tried again. A batch also waits for the budget of the next month.
+/// True if a request should be tried again. A batch also waits for the budget of the next month.
 fn is_temporary(error: &Error, model_attempts: u32) -> bool {
     error.code() == Code::InsufficientQuota || errors::is_temporary(error, model_attempts)
 }

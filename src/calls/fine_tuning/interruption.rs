@@ -43,7 +43,7 @@ pub(super) fn not_installed(id: &str) -> Interruption {
 
 /// Why a job of the model `id` cannot be trained, now or at all. `has_begun`: a server has trained it before.
 pub(super) fn not_prepared(id: &str, has_begun: bool, unprepared: Unprepared) -> Interruption {
-    // What a server could train before is not impossible.
+    // A job that a server has trained before is not impossible.
     let impossible = |reason: String, error| match has_begun {
         true => Interruption::Unsuitable { reason, error },
         false => Interruption::Failed(error),

@@ -13,14 +13,14 @@ pub struct Task<'a> {
     pub method: Method,
     /// Absent values are chosen.
     pub requested: Hyperparameters,
-    /// What was chosen before, if the training goes on.
+    /// The hyperparameters of the earlier run, if the training is resumed.
     pub resolved: Option<Hyperparameters>,
     pub seed: u32,
     /// The content of the training file.
     pub training: &'a [u8],
     /// The content of the validation file.
     pub validation: Option<&'a [u8]>,
-    /// The state to go on with.
+    /// The saved state from which to resume.
     pub saved: Option<Vec<u8>>,
 }
 

@@ -14,7 +14,7 @@ use crate::service::fine_tuning::{Jobs, ModelObserver};
 /// The time until the store is asked again that has failed.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What the engine knows of tuned models.
+/// The tuned models that are registered with the engine.
 pub struct RegisteredModels {
     engine: Engine,
     names: Mutex<Names>,

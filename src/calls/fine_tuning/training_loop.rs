@@ -1,4 +1,5 @@
-//! Trains the jobs, one at a time. The projects take turns. A job that was interrupted goes on from its last saved state.
+//! Trains the jobs, one at a time. The projects take turns. A job that was interrupted resumes from its last saved
+//! state.
 //!
 //! If servers share the store, each claims a job before it trains it. A server that cannot train a job now leaves it to the
 //! others, and tries again later.
@@ -35,13 +36,13 @@ pub struct TrainingLoop {
     jobs: Jobs,
     clock: Arc<dyn ClockRng>,
     stop: StopSignal,
-    /// When a job of each project was last begun, as a count.
+    /// The order in which projects last started a job, as a count.
     turns: HashMap<ProjectId, u64>,
     /// The job that waits, and why.
     waiting: Option<(JobId, String)>,
     /// Open jobs that this server leaves to others, if there may be any.
     postponed: HashMap<JobId, Postponed>,
-    /// Whether another server was there since this one has started.
+    /// Set if another server has been seen since this one started.
     has_seen_others: bool,
 }
 
@@ -119,7 +120,7 @@ impl TrainingLoop {
         }
     }
 
-    /// Stores how a training has ended. `has_begun`: an earlier one had. Returns how long to wait before the next.
+    /// Stores the outcome of a training. `has_begun`: the job was trained before. Returns the wait before the next job.
     async fn finish(
         &mut self,
         id: JobId,
@@ -158,8 +159,8 @@ impl TrainingLoop {
         self.postponed.entry(id).or_default().until = until;
     }
 
-    /// Whether another server may train a job that this one cannot. It may be about to start if it was there before, or has
-    /// begun with the job.
+    /// True if another server may train a job that this one cannot. It may be about to start, if it was seen before or
+    /// has trained the job already.
     fn others_may_train(&mut self, id: JobId, has_begun: bool) -> bool {
         if !self.jobs.is_shared() || !(has_begun || self.has_seen_others) {
             return false;

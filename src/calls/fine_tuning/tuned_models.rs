@@ -20,7 +20,7 @@ pub struct TunedModels {
     engine: Engine,
     jobs: Jobs,
     registered: Arc<RegisteredModels>,
-    /// What keeps `registered` as the store is.
+    /// Tasks that keep `registered` equal to the store.
     _tasks: Arc<(ModelObservation, JoinSet<()>)>,
 }
 

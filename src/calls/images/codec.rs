@@ -122,7 +122,7 @@ fn decode_jpeg(bytes: &[u8]) -> Option<DynamicImage> {
     reader.decode().ok()
 }
 
-/// Whether a RIFF file, such as one of WebP, is as long as it says.
+/// Checks that a RIFF file, such as one of WebP, has the length in its header.
 fn has_whole_riff(bytes: &[u8]) -> bool {
     let length = bytes.get(4..8).and_then(|length| length.first_chunk()).map(|length| u32::from_le_bytes(*length));
     length.is_some_and(|length| bytes.len() as u64 >= u64::from(length) + 8)

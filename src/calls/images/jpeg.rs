@@ -1,7 +1,7 @@
-//! Whether a JPEG file is complete.
+//! Detects JPEG files that are cut off.
 //!
-//! The decoder fills up what is missing at the end of a file with grey, as browsers do. A model would take the grey for a
-//! part of the picture.
+//! The decoder fills the missing end of a file with grey, as browsers do. A model would take the grey for a part of the
+//! picture.
 //!
 //! An end marker proves nothing, because a proxy or a tool may have appended it to half a file. So the file is decoded
 //! a second time with 64 other bytes before the marker. A decoder does not read them if the picture is complete, so any

@@ -70,7 +70,7 @@ pub struct ImageCall {
     pub negative_prompt: Option<String>,
     /// Width and height; `None`: the model's, or the original's.
     pub size: Option<[usize; 2]>,
-    /// Whether the image may be generated at another size and scaled.
+    /// Lets the image be generated at another size and scaled.
     pub resize: bool,
     pub quality: Quality,
     pub count: u32,

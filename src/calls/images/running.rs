@@ -47,7 +47,7 @@ impl RunningImages {
         Some(event.map_err(image_failure))
     }
 
-    /// Whether every image is finished.
+    /// True once every image is finished.
     pub fn is_done(&self) -> bool {
         self.finished >= self.seeds.len() as u64
     }

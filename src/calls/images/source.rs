@@ -20,7 +20,7 @@ pub struct SourceImage {
     pub slot: Slot,
 }
 
-/// What the source image is for.
+/// The purpose of the source image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EditKind {
     /// Inpainting or image-to-image. Transparent parts are regenerated.

@@ -1,4 +1,4 @@
-//! What an image counts before it is finished.
+//! The metered amount of an image before it is finished.
 //!
 //! Images are metered in whole numbers. An unfinished image counts by its steps, rounded: from half of them on, it is an image. A
 //! preview that is made later shows the image, so a client that has it may well do without the image itself. Images of few steps
@@ -9,7 +9,7 @@
 
 use crate::engine::ImageEvent;
 
-/// An image with at most so many steps counts from the first one on.
+/// Max steps of an image that counts from its first step on.
 const FEW_STEPS: usize = 8;
 
 /// The image of a request that is being generated.

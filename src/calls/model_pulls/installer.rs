@@ -87,7 +87,7 @@ impl Installer {
         Ok(model.bytes())
     }
 
-    /// What a pull would install.
+    /// The plan of a pull: the model that it would install.
     pub fn plan(&self, access: &Access, request: &PullRequest, cancel: &Arc<AtomicBool>) -> Result<PullPlan> {
         let models_dir = self.models_dir();
         match &request.source {

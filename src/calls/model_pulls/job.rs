@@ -57,14 +57,14 @@ pub struct PullStatus {
     pub name: Option<String>,
     pub revision: Option<String>,
     pub license: Option<String>,
-    /// What is downloaded or verified now.
+    /// The file that is downloaded or verified now.
     pub file: Option<String>,
     /// The sha256 of the file, or if there are several, of their names and hashes.
     pub digest: Option<String>,
     pub total_bytes: Option<u64>,
     pub completed_bytes: u64,
     pub bytes_per_second: Option<u64>,
-    /// What the pull waits for, or what it does about a problem.
+    /// The reason of a wait, or the way in which the pull handles a problem.
     pub message: Option<String>,
     pub error: Option<PullFailure>,
     pub ended_at: Option<Timestamp>,
@@ -136,7 +136,7 @@ impl Job {
         self.status.borrow().state
     }
 
-    /// Whether it is queued or runs, and is not cancelled.
+    /// True while the pull is queued or runs, and was not cancelled.
     pub fn goes_on(&self) -> bool {
         !self.is_cancelled() && !self.state().has_ended()
     }

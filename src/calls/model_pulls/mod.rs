@@ -1,7 +1,7 @@
 //! Pulls of models that admins request over the API. One runs at a time, and others wait.
 //!
-//! A pull goes on when its client leaves, and an equal request joins it. Its state is in memory: a restart forgets it, but the
-//! parts that have arrived stay on the disk, and the next pull of the model goes on from there.
+//! A pull continues when its client leaves, and an equal request joins it. Its state is in memory: a restart forgets
+//! it, but the downloaded parts stay on the disk, and the next pull of the model resumes from there.
 //!
 //! The server opens connections only in this module's [`installer`], only if it was started with `--allow-pull`, and only
 //! because an admin asks for it. Which private addresses it may reach, and which secrets it sends where, is decided by the
@@ -124,7 +124,8 @@ impl ModelPulls {
         Ok(PullWatch::new(job))
     }
 
-    /// What a pull would install. Reads the list of files and headers from the hub, and is given up if the caller leaves.
+    /// The plan of a pull: the model that it would install. Reads the list of files and headers from the hub, and is
+    /// given up if the caller leaves.
     pub async fn plan(&self, access: &Access, request: PullRequest) -> Result<PullPlan> {
         let (installer, access) = (self.admit(access)?.clone(), access.clone());
         let permit = Arc::clone(&self.0.plans).try_acquire_owned().map_err(|_| {

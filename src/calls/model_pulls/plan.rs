@@ -1,4 +1,4 @@
-//! What a pull would install, for a user who chooses.
+//! The plan of a pull, for a user who chooses.
 
 use std::path::Path;
 
@@ -6,18 +6,18 @@ use crate::catalog::CatalogModel;
 use crate::disk_space::DiskSpace;
 use crate::hub::{Candidate, Plan, PlannedFile, State};
 
-/// What a pull would install.
+/// The plan of a pull: the model that it would install.
 #[derive(Clone, Debug)]
 pub struct PullPlan {
     /// The model as it was requested.
     pub model: String,
     /// The name that it gets.
     pub name: String,
-    /// Whether a model of that name is in the models folder.
+    /// Set if a model of that name is in the models folder.
     pub installed: bool,
     pub revision: Option<String>,
     pub license: Option<String>,
-    /// Whether its license must be accepted on the hub first.
+    /// Set if its license must be accepted on the hub first.
     pub gated: bool,
     pub architecture: Option<String>,
     pub parameters: Option<u64>,

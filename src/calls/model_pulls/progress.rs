@@ -26,7 +26,7 @@ pub(super) struct JobProgress<'a> {
     reserve: &'a DiskReserve,
     /// Bytes since the free space was looked at.
     unchecked: u64,
-    /// Why the pull cannot go on.
+    /// The error that ends the pull.
     refused: Option<Error>,
     step: PullState,
     /// Size of the current step, and how much of it is done.

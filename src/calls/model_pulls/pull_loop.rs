@@ -11,7 +11,7 @@ use super::{Installer, ModelPulls};
 use crate::calls::background::stop_signal::{LoopStopper, StopSignal, stop_signal};
 use crate::calls::blocking::run_blocking;
 
-/// Carries out the pulls that are queued. When it is stopped, the pull that runs is cancelled; what has arrived is kept.
+/// Runs the queued pulls. Stopping it cancels the running pull and keeps the downloaded parts.
 pub struct PullLoop {
     pulls: ModelPulls,
     stop: StopSignal,

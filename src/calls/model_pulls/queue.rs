@@ -95,7 +95,7 @@ impl PullQueue {
         self.with(|pulls| pulls.all.iter().rev().filter(|job| may_see(access, job)).cloned().collect())
     }
 
-    /// Whether there is such a pull, even if a key may not see it.
+    /// True if the pull exists, even if a key may not see it.
     pub fn has(&self, id: PullId) -> bool {
         self.with(|pulls| pulls.all.iter().any(|job| job.id == id))
     }

@@ -1,4 +1,4 @@
-//! What an admin asks to pull.
+//! The request for a pull.
 
 use crate::catalog::{Catalog, CatalogModel, is_sha256};
 use crate::display::{one_line, shorten};

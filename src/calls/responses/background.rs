@@ -70,7 +70,7 @@ pub struct BackgroundResponses {
     stop: StopSignal,
 }
 
-/// What became of an attempt.
+/// The outcome of an attempt.
 pub(in crate::calls) enum Attempt {
     /// This process has stored the end of what it generated.
     Stored,
@@ -142,7 +142,7 @@ impl BackgroundResponses {
             generated = self.generate(&started, Arc::clone(&recorder)) => generated,
             () = self.stop.wait() => Err(stopping()),
             closed = self.wait_until_closed(id, changes) => match closed {
-                // What was generated is recorded when the recorder is dropped.
+                // The generated tokens are recorded when the recorder is dropped.
                 Closed::Ended => return Ok(Attempt::Done),
                 Closed::TakenOver(error) => {
                     recorder.discard();

@@ -221,7 +221,8 @@ impl LiveResponse {
 #[derive(Default)]
 pub struct LiveResponses {
     all: Mutex<HashMap<ResponseId, Weak<LiveResponse>>>,
-    /// Those whose generation has begun. Their steps are kept until their end is stored, even if nobody follows them.
+    /// Responses whose generation has begun. Their steps are kept until their end is stored, even if no stream follows
+    /// them.
     generated: Mutex<HashMap<ResponseId, Arc<LiveResponse>>>,
 }
 

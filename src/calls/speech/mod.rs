@@ -34,7 +34,7 @@ use crate::upstream::{Api, Kind, UpstreamModel};
 /// Concurrent requests whose texts are turned into phonemes, in all and per project; more are refused.
 const MAX_PREPARING: usize = 64;
 const MAX_PREPARING_PER_PROJECT: usize = 32;
-/// What a request needs in its project's bucket to be admitted, in milliseconds. The length is not known yet.
+/// Amount in the project's bucket that admits a request, in milliseconds. Its length is not known yet.
 const ADMISSION_MILLIS: u64 = 1;
 /// The same text gives the same audio.
 const SEED: u64 = 0;

@@ -38,8 +38,8 @@ impl AudioSource {
         Ok((info.seconds * 1000.0 - 0.001).ceil().max(1.0) as u64)
     }
 
-    /// Decodes the file and sends its windows, as the engine takes them. Ends early if the engine takes no more. `decoded`:
-    /// what has been decoded, in milliseconds.
+    /// Decodes the file and sends its windows, as the engine takes them. Ends early if the engine takes no more.
+    /// `decoded`: audio that has been decoded, in milliseconds.
     pub fn send_windows(&self, file: &File, windows: &WindowSender, decoded: &AtomicU64) -> Result<(), AudioError> {
         let (mut splitter, mut samples) = (WindowSplitter::default(), 0);
         let send = |found: Vec<Window>| found.into_iter().all(|window| windows.send(speech_window(window)));

@@ -82,9 +82,9 @@ pub struct TranscriptionCall {
     pub language: Option<String>,
     pub prompt: Option<String>,
     pub temperature: f32,
-    /// Whether to compute the times of words.
+    /// Requests the times of words.
     pub words: bool,
-    /// Whether the log-probabilities of tokens are asked for. Models of this server always give them.
+    /// Requests the log-probabilities of tokens. Models of this server always give them.
     pub logprobs: bool,
 }
 

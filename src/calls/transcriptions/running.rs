@@ -31,7 +31,7 @@ const MEASURING_TOLERANCE: u64 = 1000;
 pub(super) struct Progress {
     /// The measured length of the file in milliseconds, rounded up.
     pub measured_millis: u64,
-    /// What has been decoded, in milliseconds.
+    /// Audio that has been decoded, in milliseconds.
     pub decoded_millis: Arc<AtomicU64>,
     /// Seconds that are transcribed: those of windows, and the silence between them up to the last text.
     pub transcribed: f64,
@@ -52,13 +52,14 @@ impl Progress {
         if decoded > self.measured_millis + MEASURING_TOLERANCE { decoded } else { self.measured_millis }
     }
 
-    /// Adds a window of so many seconds. The windows of a file leave out silence, which counts as soon as there is text after it.
+    /// Adds a window of this many seconds. The windows of a file leave out silence, which counts as soon as there is
+    /// text after it.
     fn add(&mut self, seconds: f64, segments: &[Segment]) {
         let end = segments.iter().map(|segment| segment.end).fold(0.0, f64::max);
         self.transcribed = (self.transcribed + seconds).max(end);
     }
 
-    /// What has been transcribed, in milliseconds.
+    /// Audio that has been transcribed, in milliseconds.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

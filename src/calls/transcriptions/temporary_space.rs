@@ -17,7 +17,7 @@ pub(super) struct TemporarySpace {
     taken: Mutex<HashMap<ProjectId, u64>>,
 }
 
-/// What a file takes. Released when it is dropped.
+/// The share of a file. Released when it is dropped.
 pub struct SpaceShare {
     space: Arc<TemporarySpace>,
     project: ProjectId,

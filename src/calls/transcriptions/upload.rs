@@ -23,7 +23,7 @@ pub struct Upload {
     held: Held,
 }
 
-/// What a file holds as long as it exists: a slot, which limits how many there are, and its share of the disk.
+/// Resources of a file while it exists: a slot, which limits the number of files, and its share of the disk.
 pub(super) struct Held {
     pub _slot: Slot,
     pub space: SpaceShare,

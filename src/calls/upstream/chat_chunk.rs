@@ -18,7 +18,7 @@ const MAX_ALTERNATIVES: usize = 32;
 pub struct ChatChunks {
     /// The stop strings of the request.
     stop: Vec<String>,
-    /// Whether the request asks for log-probabilities. Otherwise they are not read.
+    /// Set if the request asks for log-probabilities. Otherwise they are not read.
     has_logprobs: bool,
     choices: Vec<ChoiceState>,
 }

@@ -15,7 +15,7 @@ use crate::engine::{MAX_CHOICES, TextDelta, TokenInfo, TokenLogprob};
 /// Turns the chunks of a response into deltas.
 pub struct CompletionChunks {
     stop: Vec<String>,
-    /// Whether the request asks for log-probabilities. Otherwise they are not read.
+    /// Set if the request asks for log-probabilities. Otherwise they are not read.
     has_logprobs: bool,
     /// Tokens of each choice so far, as far as they can be counted.
     generated: Vec<u32>,

@@ -12,7 +12,7 @@ use crate::upstream::{Api, UpstreamModel};
 /// A text completion, as the target gets it. The prompt is not echoed by the target: the call does that.
 pub struct CompletionRequest<'a> {
     pub prompts: &'a [TextInput],
-    /// Whether `prompt` was one prompt rather than a list.
+    /// Set if `prompt` was one prompt and not a list.
     pub single: bool,
     pub suffix: Option<&'a str>,
     /// Number of alternatives of each token.

@@ -24,11 +24,11 @@ pub struct EmbeddingRequest<'a> {
     pub inputs: &'a [TextInput],
     pub dimensions: Option<u32>,
     pub input_type: InputType,
-    /// Whether texts that are too long are truncated.
+    /// Truncates texts that are too long.
     pub truncate: bool,
 }
 
-/// Vectors in the order of the texts, and the tokens of all texts if the target has told them.
+/// Vectors in the order of the texts, and the tokens of all texts if the target reports them.
 pub struct ToldVectors {
     pub vectors: Vec<Vec<f32>>,
     pub tokens: Option<u32>,

@@ -30,7 +30,7 @@ const STOP_TOKENS: &Names = &[(Api::Vllm, "stop_token_ids"), (Api::Outpost, "sto
 const KEEPS_STOP: &Names = &[(Api::Vllm, "include_stop_str_in_output"), (Api::Outpost, "include_stop_str_in_output")];
 const SKIPS_SPECIAL: &Names = &[(Api::Vllm, "skip_special_tokens"), (Api::Outpost, "skip_special_tokens")];
 
-/// What chats and text completions have in common.
+/// Parameters that chats and text completions have in common.
 pub struct TextParameters<'a> {
     pub sampling: &'a SamplingRequest,
     pub seed: Option<u64>,

@@ -15,13 +15,13 @@ use crate::upstream::{Api, UpstreamModel};
 pub struct RerankRequest<'a> {
     pub query: &'a str,
     pub documents: &'a [String],
-    /// Whether documents that are too long are truncated.
+    /// Truncates documents that are too long.
     pub truncate: bool,
-    /// Whether raw scores are asked for, instead of 0 to 1.
+    /// Requests raw scores instead of scores from 0 to 1.
     pub raw: bool,
 }
 
-/// Scores in the order of the documents, and the tokens of all pairs if the target has told them.
+/// Scores in the order of the documents, and the tokens of all pairs if the target reports them.
 pub struct ToldScores {
     pub scores: Vec<f32>,
     pub tokens: Option<u32>,
@@ -61,7 +61,7 @@ impl RerankRequest<'_> {
         Ok(fields)
     }
 
-    /// Whether the target's scores must be brought between 0 and 1.
+    /// True if the target's scores are logits and must be mapped to 0 to 1.
     pub fn needs_sigmoid(&self, model: &UpstreamModel) -> bool {
         model.api == Api::LlamaCpp && !self.raw
     }

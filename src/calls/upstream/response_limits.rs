@@ -4,7 +4,7 @@
 use crate::engine::{MAX_IMAGE_SIDE, TextDelta, TokenInfo};
 use crate::upstream::UpstreamModel;
 
-/// What every response may have, whatever the request is.
+/// Bytes that every response may have, regardless of the request.
 const FLOOR: u64 = 64 << 10;
 /// Max bytes of a response that is read as a whole.
 const MAX_WHOLE: u64 = 256 << 20;
@@ -17,7 +17,7 @@ const SPARE_TOKENS: u64 = 16;
 pub const MAX_TOKEN_BYTES: u64 = 128;
 /// Max bytes of all texts, reasoning and calls of a response.
 const MAX_TEXT: u64 = 16 << 20;
-/// What an event counts at least: a million of them exhaust [`MAX_TEXT`].
+/// Min bytes that an event counts: a million events exhaust [`MAX_TEXT`].
 const MIN_EVENT_BYTES: u64 = 16;
 /// Memory of a log-probability without the bytes of its token.
 const LOGPROB_BYTES: u64 = 64;
@@ -72,7 +72,7 @@ impl TextLimits {
     }
 }
 
-/// What an event with these deltas counts of [`TextLimits::bytes`].
+/// The bytes of [`TextLimits::bytes`] that an event with these deltas uses.
 pub fn event_bytes(deltas: &[TextDelta]) -> u64 {
     let logprobs = deltas.iter().flat_map(|delta| &delta.tokens).map(logprob_bytes);
     (text_bytes(deltas) + logprobs.sum::<u64>()).max(MIN_EVENT_BYTES)

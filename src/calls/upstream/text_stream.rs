@@ -21,7 +21,7 @@ const DONE: &str = "[DONE]";
 /// How long the usage is waited for after every choice has ended.
 const USAGE_WAIT: Duration = Duration::from_secs(5);
 
-/// What one event of a stream says.
+/// The content of one event of a stream.
 pub struct ParsedChunk {
     pub deltas: Vec<TextDelta>,
     pub usage: Option<ToldUsage>,
@@ -33,13 +33,13 @@ pub trait ChunkReader: Send + 'static {
     fn read(&mut self, data: &str) -> Option<ParsedChunk>;
 }
 
-/// What is known of a response before it arrives.
+/// The expected properties of a response.
 pub struct ExpectedText {
     /// The number of its choices.
     pub choices: u32,
     /// Max bytes of its texts and log-probabilities.
     pub max_bytes: u64,
-    /// What its usage may be.
+    /// Bounds of its usage.
     pub usage: UsageBounds,
 }
 
@@ -115,7 +115,7 @@ impl UpstreamDeltas {
         deltas
     }
 
-    /// The usage, once the target has told it. It comes before the last delta.
+    /// The usage; `None` until the target reports it. It precedes the last delta.
     pub fn told(&self) -> Option<ToldUsage> {
         self.told
     }
@@ -208,7 +208,7 @@ impl<R: ChunkReader> Pump<R> {
         Ok(chunk)
     }
 
-    /// What the target has told, unless it cannot be true.
+    /// The usage that the target has reported, unless it cannot be true.
     fn checked_usage(&self) -> Option<ToldUsage> {
         let told = self.usage?;
         let is_possible = self.bounds.allow(&told, self.received);

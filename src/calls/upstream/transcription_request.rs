@@ -31,7 +31,7 @@ pub struct TranscriptionRequest {
     pub language: Option<String>,
     pub prompt: Option<String>,
     pub temperature: f32,
-    /// Whether the times of words are asked for.
+    /// Requests the times of words.
     pub words: bool,
     /// A text that is not in the file.
     pub boundary: String,

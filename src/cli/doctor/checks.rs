@@ -81,7 +81,7 @@ fn existing(path: &Path) -> &Path {
     path.ancestors().find(exists).unwrap_or(Path::new("."))
 }
 
-/// Whether a server uses this data folder.
+/// True if a server uses this data folder.
 fn is_served(data: &Path) -> bool {
     control_socket::is_listening(data)
 }

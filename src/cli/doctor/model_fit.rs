@@ -93,7 +93,7 @@ pub(super) fn table<B: Backend>(
     table
 }
 
-/// The predicted speed of one request with so many tokens in its context.
+/// The predicted speed of one request with this many tokens in its context.
 fn tokens_per_second<B: Backend>(decoder: &DenseDecoder, positions: usize, speeds: &ProductSpeeds, backend: &B) -> f64 {
     let weights = decoder.bytes_read_per_token(backend);
     let products: f64 = weights.into_iter().map(|(dtype, bytes)| speeds.seconds(dtype, bytes)).sum();

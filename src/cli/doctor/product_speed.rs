@@ -22,7 +22,8 @@ const DURATION: Duration = Duration::from_millis(400);
 pub(super) struct ProductSpeeds(Vec<(DType, f64)>);
 
 impl ProductSpeeds {
-    /// Seconds to read so many bytes of weights of this type; those of an unknown type take as long as 16-bit weights.
+    /// Seconds to read this many bytes of weights of this type. Those of an unknown type take as long as 16-bit
+    /// weights.
     pub fn seconds(&self, dtype: DType, bytes: u64) -> f64 {
         let speed = |wanted| self.0.iter().find(|(known, _)| *known == wanted).map(|(_, speed)| *speed);
         let speed = speed(dtype).or_else(|| speed(DType::F16)).unwrap_or(f64::INFINITY);

@@ -138,7 +138,7 @@ fn not_prepared(args: &TuneArgs, unprepared: Unprepared) -> String {
     }
 }
 
-/// What a training has left.
+/// The outcome of a training.
 struct Ended {
     /// The step of the adapter.
     step: u32,

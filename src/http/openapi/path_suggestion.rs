@@ -37,7 +37,7 @@ pub fn suggest<'r>(routes: impl Iterator<Item = &'r [String]>, path: &str) -> Op
     (meant != path).then_some(meant)
 }
 
-/// Whether a segment only says which API or version is meant.
+/// True for segments that only name an API or a version.
 fn is_prefix(segment: &str) -> bool {
     let is_version = segment.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     is_version || matches!(segment, "api" | "openai")

@@ -35,7 +35,7 @@ struct Inner {
 #[derive(Default)]
 struct Taken {
     held: Option<Held>,
-    /// Whether it is for a stream, of which only a part is in memory.
+    /// Set for streams, of which only a part is in memory.
     is_stream: bool,
 }
 
@@ -91,7 +91,8 @@ impl Room {
         std::mem::take(&mut *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What the response keeps of the room until it is sent: its size. 503 if that is more than was taken and not free.
+    /// Keeps room for the response until it is sent: its size. 503 if that exceeds the room that was taken and no more
+    /// is free.
     pub fn settle(&self, size: BodySize) -> Result<Option<Held>> {
         let Taken { held, is_stream } = self.remove();
         let bytes = match size {

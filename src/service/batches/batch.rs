@@ -48,7 +48,7 @@ impl BatchState {
         }
     }
 
-    /// Whether the state is final.
+    /// True for states that never change again.
     pub fn is_final(self) -> bool {
         matches!(self, BatchState::Failed | BatchState::Completed | BatchState::Expired | BatchState::Cancelled)
     }

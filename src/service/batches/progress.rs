@@ -1,5 +1,5 @@
-//! What runs a batch reports here. These methods have no [`Access`](super::Access) of a caller: the server itself calls
-//! them. If nodes share the store, each of them requires that this process has claimed the batch.
+//! Reports of the loop that runs a batch. These methods have no [`Access`](super::Access) of a caller: the server
+//! itself calls them. If nodes share the store, each of them requires that this process has claimed the batch.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::storage::{Reader, WriteTx, project_resources};
 /// Results that are removed per transaction; other writes wait meanwhile.
 const REMOVE_BATCH: usize = 256;
 
-/// What to do with the next request of a batch.
+/// The next step of a batch.
 #[derive(Clone, Debug)]
 pub enum NextStep {
     /// Run it with this access.
@@ -108,8 +108,8 @@ impl Batches {
         Ok(file.map(|file| InputLines::new(self.store.clone(), id, file.chunks)))
     }
 
-    /// What to do with the next request of a batch. It acts for the project with the models of the key that created the batch,
-    /// even if that key is revoked.
+    /// The next step of a batch. It acts for the project with the models of the key that created the batch, even if
+    /// that key is revoked.
     pub async fn next_step(&self, id: BatchId) -> Result<NextStep> {
         let read = self.store.read(move |tx| {
             let record = of(tx, id)?;
@@ -127,7 +127,7 @@ impl Batches {
         read.await
     }
 
-    /// Whether requests of a batch are to be run.
+    /// True while requests of a batch should run.
     ///
     /// # Errors
     /// [`work_leases::is_taken_over`] if another process does it now.
@@ -210,7 +210,7 @@ impl Batches {
         let write = move || output::write(&this.store, &this.contents, &*this.clock_rng, &ending, lines);
         let files = run_blocking(write).await?;
         self.close(batch, &files).await?;
-        // What the results have become belongs to files now.
+        // The chunks of the results belong to files now.
         drop(files);
         self.remove_results(batch.id).await
     }
@@ -269,7 +269,7 @@ impl Batches {
         Ok(())
     }
 
-    /// Whether the completion window of a batch is over.
+    /// True once the completion window of a batch is over.
     pub fn is_expired(&self, batch: &Batch) -> bool {
         self.time_left(batch).is_zero()
     }

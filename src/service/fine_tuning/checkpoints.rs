@@ -136,7 +136,7 @@ impl Jobs {
         found.await
     }
 
-    /// Whether a tuned model exists, of any project.
+    /// True if a tuned model exists, in any project.
     pub async fn has_model(&self, name: &str) -> Result<bool> {
         let name = name.to_owned();
         self.store.read(move |tx| Ok(fine_tuning_checkpoints::named(tx, &name)?.is_some())).await

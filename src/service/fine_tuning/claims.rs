@@ -25,7 +25,7 @@ impl Jobs {
         self.store.cluster().map_or(1, |cluster| cluster.alive())
     }
 
-    /// Whether other servers may train the jobs.
+    /// True if other servers share the store and may train the jobs.
     pub fn is_shared(&self) -> bool {
         self.store.cluster().is_some()
     }

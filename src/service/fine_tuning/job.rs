@@ -43,7 +43,7 @@ impl JobState {
         }
     }
 
-    /// Whether the state is final.
+    /// True for states that never change again.
     pub fn is_final(self) -> bool {
         !matches!(self, JobState::Queued | JobState::Running | JobState::Paused)
     }

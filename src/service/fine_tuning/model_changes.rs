@@ -46,7 +46,7 @@ impl Jobs {
         ModelObservation { _watcher: watcher }
     }
 
-    /// Whether the observers have been told all changes. Not if a shared store has not answered lately.
+    /// True if all changes were announced to the observers. False if a shared store has not answered recently.
     pub fn models_are_current(&self) -> bool {
         self.store.is_current()
     }

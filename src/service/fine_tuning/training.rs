@@ -1,5 +1,5 @@
-//! What the training of a job reports. These methods have no [`Access`](super::Access): the server itself calls them. If
-//! nodes share the store, each of them requires that this process has claimed the job.
+//! Reports of a job's training. These methods have no [`Access`](super::Access): the server itself calls them. If nodes
+//! share the store, each of them requires that this process has claimed the job.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ pub struct NewAdapter<'a> {
 #[derive(Clone, Debug)]
 pub struct NewState<'a> {
     pub step: u32,
-    /// Whether it is the last step of the training.
+    /// Set for the last step of the training.
     pub is_last: bool,
     /// Tokens that were trained on since the beginning.
     pub tokens: u64,
@@ -98,7 +98,7 @@ impl Jobs {
         }
     }
 
-    /// Records that a job's training begins or goes on. `false`: the job was paused or has ended meanwhile.
+    /// Records that a job's training starts or resumes. `false`: the job was paused or has ended meanwhile.
     pub async fn start(&self, id: JobId, resolved: Hyperparameters, message: String) -> Result<bool> {
         let (now, event) = (self.clock_rng.now(), JobEventId::generate(&*self.clock_rng));
         let started = self.store.write(move |tx| {
@@ -234,7 +234,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// Ends a job that cannot go on. Does nothing if it has ended meanwhile.
+    /// Ends a job that cannot continue. Does nothing if it has ended meanwhile.
     pub async fn fail(&self, id: JobId, error: JobError) -> Result<()> {
         let (now, tail) = (self.clock_rng.now(), self.usage_tail());
         let event = JobEventId::generate(&*self.clock_rng);

@@ -1,4 +1,4 @@
-//! What there is of each of a project's buckets: for requests, tokens and audio.
+//! Values for each of a project's buckets: requests, tokens and audio.
 
 use super::token_bucket::BucketSize;
 use crate::clock_rng::Timestamp;

@@ -1,4 +1,4 @@
-//! What one node has of a bucket that several nodes share.
+//! A lease: the share of one node in a bucket that several nodes share.
 //!
 //! The lease covers most requests without the database. A lease is what the rate gives in a second, but at most a quarter
 //! of the bucket, so that no node empties it for the others; or what the waiting requests cost, if that is more. Below a
@@ -15,8 +15,7 @@ const LEASE_TIME: Duration = Duration::from_secs(2);
 /// The time for whose refill a lease is enough.
 const LEASE_SIZE: Duration = Duration::from_secs(1);
 
-/// After an answer that the bucket is empty it is not asked again for so long, so that a busy node takes what has
-/// refilled meanwhile in one exchange.
+/// Pause after an answer that the bucket is empty, so that a busy node takes the refill in one exchange.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// For so long the last answer tells how long a refused request has to wait. Others may return leases meanwhile.
@@ -34,13 +33,13 @@ pub enum Refusal {
 /// The lease of a bucket. Amounts are in parts of a token.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
-    /// What this node may give away. Negative: a debt, which the next exchange repays.
+    /// The amount that this node may give away. Negative: a debt, which the next exchange repays.
     held: i128,
     /// Uptime when the debt arose.
     debt_since: Option<Duration>,
     /// Uptime when the lease is returned.
     ends: Duration,
-    /// What the next exchange returns.
+    /// The amount that the next exchange returns.
     returning: i128,
     /// The shared bucket as the last answer showed it. It has refilled since.
     shared: TokenBucket,
@@ -137,7 +136,7 @@ impl Lease {
         self.size().inflow(LEASE_SIZE).min(self.size().capacity_parts() / 4)
     }
 
-    /// Whether requests like one of this cost soon need more, and the shared bucket probably has it.
+    /// True if requests of this cost will soon need more, and the shared bucket probably has it.
     fn should_renew(&self, cost: i128, now: Duration) -> bool {
         let target = self.target();
         self.held < target / 4
@@ -146,12 +145,12 @@ impl Lease {
             && self.shared.refilled(now).level() >= target / 2
     }
 
-    /// Whether requests wait for the next exchange, or it should fill up the lease.
+    /// True if requests wait for the next exchange, or the lease should be filled up.
     pub fn wants_more(&self) -> bool {
         self.waiting > 0 || self.renews
     }
 
-    /// Whether a debt or an unused lease must be exchanged even if no request comes.
+    /// True if a debt or an unused lease must be exchanged even without a request.
     pub fn is_due(&self, now: Duration) -> bool {
         self.held < 0 || self.returning > 0 || (self.held > 0 && now >= self.ends)
     }
@@ -167,7 +166,7 @@ impl Lease {
         self.held = self.held.min(0);
     }
 
-    /// What the next exchange asks. What goes back is not held any more.
+    /// The demand of the next exchange. The returned amount is no longer held.
     pub fn demand(&mut self, now: Duration) -> BucketDemand {
         if now >= self.ends {
             self.give_up();
@@ -207,7 +206,8 @@ impl Lease {
         self.answered = Some(now);
     }
 
-    /// Whether requests have come since the last demand that its answer is not enough for, and the bucket has more.
+    /// True if requests have arrived since the last demand for which its answer does not suffice, and the bucket has
+    /// more.
     pub fn must_ask_again(&self) -> bool {
         let available = self.shared.level().saturating_add(self.held);
         self.waiting > self.held && available >= self.need.min(self.size().capacity_parts())

@@ -1,4 +1,4 @@
-//! What the limiter of a project knows once the limits are loaded, and what it decides. Nothing here waits.
+//! State and decisions of a project's limiter after the limits are loaded. Nothing here waits.
 
 use std::time::Duration;
 
@@ -221,7 +221,7 @@ impl State {
         self.buckets.as_mut().map(|bucket| bucket.as_mut()?.lease()).into_array().into_iter().flatten()
     }
 
-    /// What the leases ask of the shared store. Its answer is awaited from now on.
+    /// The demands of the leases on the shared store. Its answer is awaited from now on.
     pub fn demand(&mut self, now: Duration) -> Demand {
         self.is_asking = true;
         self.buckets.as_mut().map(|bucket| Some(bucket.as_mut()?.lease()?.demand(now)))

@@ -23,15 +23,15 @@ use crate::ids::ProjectId;
 use crate::storage::limits::LevelsRecord;
 use crate::storage::{Exchanges, Store};
 
-/// What a node asks of one bucket.
+/// The demand of a node on one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketDemand {
     pub size: BucketSize,
-    /// What the node has and keeps, not negative.
+    /// The amount that the node has and keeps; not negative.
     pub held: i128,
-    /// What it gives back.
+    /// The amount that it returns.
     pub returned: i128,
-    /// What its requests have used beyond its lease.
+    /// The amount that its requests have used beyond its lease.
     pub debt: i128,
     /// Time since the debt arose.
     pub debt_age: Duration,
@@ -41,7 +41,7 @@ pub struct BucketDemand {
     pub want: i128,
 }
 
-/// What a node gets.
+/// The answer to a node's demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketGrant {
     /// Added to what the node has.
@@ -52,10 +52,10 @@ pub struct BucketGrant {
     pub level: i128,
 }
 
-/// What a node asks of the buckets of a project.
+/// The demands of a node on the buckets of a project.
 pub type Demand = Buckets<Option<BucketDemand>>;
 
-/// What it gets.
+/// The grants for these demands.
 pub type Grant = Buckets<Option<BucketGrant>>;
 
 /// Exchanges at `now`. `old`: the stored levels; full buckets if there are none.

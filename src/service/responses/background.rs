@@ -27,7 +27,7 @@ use crate::storage::responses::{self as stored, OpenResponseRecord};
 use crate::storage::work_leases::{self, Work};
 use crate::storage::{Reader, WriteTx, project_resources};
 
-/// What a response is to be generated from, in addition to its input.
+/// The sources of a background response, in addition to its input.
 #[derive(Clone, Debug)]
 pub struct BackgroundRequest {
     /// The JSON of the request, without the input.
@@ -58,7 +58,7 @@ pub struct StartedResponse {
     pub stored: StoredResponse,
     pub created_at: Timestamp,
     pub request: BackgroundRequest,
-    /// What it is generated with: the models of the key that created it.
+    /// The access with which it is generated: the models of the key that created it.
     pub access: Access,
 }
 

@@ -1,4 +1,4 @@
-//! What nodes of a shared store tell each other of the responses that they generate: that generation has begun, and the
+//! Messages between nodes of a shared store about the responses that they generate: the start of a generation, and the
 //! steps of the output, so that a stream on any node can follow.
 //!
 //! Nothing of this is stored if the process has the store for itself. The parts do not count against quotas: they are
@@ -34,7 +34,7 @@ pub enum GenerationProgress {
     Ended { steps: Option<String> },
 }
 
-/// What another node has told of its generation.
+/// The report of another node about its generation.
 #[derive(Debug)]
 pub struct GenerationParts {
     /// The number of the generation. The response has another one if it is generated again.

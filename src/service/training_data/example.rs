@@ -89,7 +89,7 @@ struct Line {
     non_preferred_output: Option<Vec<Value>>,
 }
 
-/// What a preferred and a non-preferred output follow.
+/// The conversation before a preferred and a non-preferred output.
 #[derive(Deserialize)]
 struct Input {
     messages: Vec<Value>,

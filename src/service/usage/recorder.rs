@@ -120,7 +120,7 @@ impl Drop for OutsideBatches {
     }
 }
 
-/// What is known of a request's usage, for the log.
+/// A request's usage so far, for the log.
 #[derive(Clone, Debug)]
 pub struct UsageSummary {
     pub project: ProjectId,
@@ -364,7 +364,7 @@ impl UsageRecorder {
         self.deferred.load(Ordering::Relaxed)
     }
 
-    /// What is known so far, for the access log.
+    /// The usage so far, for the access log.
     pub fn summary(&self) -> UsageSummary {
         let state = self.state();
         UsageSummary {

@@ -27,7 +27,7 @@ pub fn open<S: Read + Seek>(mut source: S, length: u64) -> Result<SourceWindow<S
     common.format()?.plain_file(source, &samples, CONTAINER)
 }
 
-/// What the chunks say.
+/// The contents of the chunks.
 #[derive(Default)]
 struct Header {
     common: Option<Common>,

@@ -20,7 +20,7 @@ use super::wave::{self, WaveContent};
 use super::{aiff, au, caf, frame_stream, tags};
 use crate::error::AudioError;
 
-/// After so many errors without a packet between them the rest of the file is given up.
+/// Consecutive read errors after which the rest of the file is given up.
 const MAX_ERRORS: usize = 64;
 
 /// An open file. Its format is found by its content.
@@ -40,11 +40,11 @@ pub struct AudioTrack {
     pub edit: Edit,
     /// Seconds per tick of the timestamps.
     pub tick: f64,
-    /// Whether the duration of a packet includes what is trimmed.
+    /// True if the duration of a packet includes the trimmed samples.
     pub includes_trimmed: bool,
 }
 
-/// What follows in the file.
+/// The next item of the file.
 pub enum Next {
     Packet(Packet),
     /// The track ended and another one begins, which has a new decoder.

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 /// Bytes of the file that [`identify`] looks at.
 pub const HEAD: usize = 16 << 10;
 
-/// What the first bytes say.
+/// The container that the first bytes identify.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Container {
     /// WAV, also RF64, BW64 and RIFX.

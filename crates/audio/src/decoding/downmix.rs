@@ -33,11 +33,11 @@ pub struct Downmix {
     layout: Option<Layout>,
     /// Frames that do not fill a window yet; interleaved.
     window: Vec<f32>,
-    /// What the window before used. `None` if nothing but silence precedes.
+    /// The choice of the previous window. `None` if only silence precedes.
     output: Option<Output>,
 }
 
-/// What is used of a window.
+/// The channels of a window that are used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Output {
     Mean,
@@ -105,7 +105,7 @@ impl Downmix {
     }
 }
 
-/// What to use of a window. Silence changes nothing.
+/// Chooses the output of a window. Silence keeps the previous choice.
 fn choose(window: &[f32], channels: usize, before: Option<Output>) -> Option<Output> {
     let mut energies = vec![0.0; channels];
     let mut of_mean = 0.0;

@@ -13,11 +13,11 @@ use super::source_window::read_at;
 use super::tags;
 use crate::error::AudioError;
 
-/// If the first frame is not found in so many bytes, the file is no stream.
+/// Bytes that are searched for the first frame. A file without one in them is not a stream.
 const MAX_SEARCH: u64 = 1 << 20;
 /// Bytes between frames that are accepted in a stream of any length.
 const MAX_FOREIGN: u64 = 16 << 10;
-/// Breaks that are accepted in a stream of any length. In a longer one there may be one in so many frames.
+/// Breaks that are accepted in a stream of any length. A longer stream may have one more per this many frames.
 const MAX_BREAKS: u64 = 3;
 const FRAMES_PER_BREAK: u64 = 50;
 /// Frames that a file may have more than it says.
@@ -63,7 +63,7 @@ struct Frames {
     framed: u64,
     /// Bytes that belong to no frame and no tag. Zeros are padding and do not count.
     foreign: u64,
-    /// How often the frames go on after such bytes.
+    /// Number of times that frames continue after such bytes.
     breaks: u64,
     /// Where the first frame begins and ends, and where the last one ends.
     start: u64,
@@ -82,7 +82,7 @@ impl Frames {
                 if found.frames == 0 {
                     (found.start, found.second) = (at, at + frame.length);
                 } else if found.foreign > foreign_before {
-                    // What precedes the first frame is no break.
+                    // Bytes before the first frame do not count as a break.
                     found.breaks += 1;
                 }
                 found.frames += 1;
@@ -107,8 +107,8 @@ impl Frames {
         Ok(found)
     }
 
-    /// Whether a frame of the same format begins at the end of this one. The last frame has none after it, and the only
-    /// one may be cut off.
+    /// Checks that a frame of the same format begins at the end of this one. Nothing follows the last frame, and a
+    /// single frame may be cut off.
     fn is_followed(frame: Frame, at: u64, blocks: &mut Blocks<'_, impl Read + Seek>) -> io::Result<bool> {
         let end = at + frame.length;
         let is_last = end == blocks.length || (end > blocks.length && at == 0);

@@ -39,7 +39,7 @@ impl PacketDecoder {
         Some(Self { codec, interleaved: Vec::new() })
     }
 
-    /// What the header says.
+    /// The channel layout of the header.
     pub fn layout(&self) -> Layout {
         match &self.codec {
             Codec::Opus(decoder) => Layout { rate: opus::RATE, channels: channel_count(decoder.channels()) },
@@ -124,7 +124,7 @@ pub fn codec_name(parameters: &AudioCodecParameters) -> String {
     name.map_or_else(|| format!("with the number {}", parameters.codec), str::to_owned)
 }
 
-/// What of the codec is not supported.
+/// Names the part of the codec that is not supported.
 pub fn unsupported_name(parameters: &AudioCodecParameters) -> String {
     let name = codec_name(parameters);
     let channels = parameters.channels.as_ref().map_or(0, |channels| channels.count());

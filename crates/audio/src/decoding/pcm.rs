@@ -33,7 +33,7 @@ const MICROSOFT_EXTENSION: [u8; 34] = {
     bytes
 };
 
-/// What a header says about the samples.
+/// The sample format that a header declares.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleFormat {
     pub tag: u16,
@@ -45,7 +45,7 @@ pub struct SampleFormat {
     /// Bits of a sample; 0 if the header does not say it.
     pub bits: u16,
     pub is_big_endian: bool,
-    /// Whether PCM of one byte has a sign; WAV has none.
+    /// Set for signed 8-bit PCM. WAV's is unsigned.
     pub has_signed_bytes: bool,
 }
 

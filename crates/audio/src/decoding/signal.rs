@@ -58,7 +58,7 @@ impl Signal {
         self.is_complete = false;
     }
 
-    /// Whether the part of the track that is played is over.
+    /// True after the last sample of the edit; later packets can be skipped.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }

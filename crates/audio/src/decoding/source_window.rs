@@ -29,7 +29,7 @@ pub struct SampleBytes {
     /// The most significant bytes, which are kept.
     pub kept: usize,
     pub is_big_endian: bool,
-    /// Whether samples of one byte have a sign. What is read has none.
+    /// Set if 8-bit samples of the file are signed. They are converted, because the reader expects unsigned ones.
     pub is_signed_byte: bool,
 }
 

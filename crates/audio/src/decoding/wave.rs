@@ -18,7 +18,7 @@ const MAX_FORMAT: u64 = 40;
 /// MPEG layers 1 and 2, layer 3, and AAC in ADTS: streams that need no header.
 const STREAMS: [u16; 3] = [0x50, 0x55, 0x1600];
 
-/// What a WAV file contains.
+/// The content of a WAV file.
 pub enum WaveContent<S> {
     /// A plain WAV file with the same samples.
     Samples(SourceWindow<S>),
@@ -38,7 +38,7 @@ pub fn open<S: Read + Seek>(mut source: S, length: u64) -> Result<WaveContent<S>
     Ok(WaveContent::Samples(format.plain_file(source, &samples, "WAV")?))
 }
 
-/// What the chunks say.
+/// The contents of the chunks.
 #[derive(Default)]
 struct Header {
     format: Option<SampleFormat>,
@@ -118,14 +118,14 @@ impl Chunk {
         Ok(Some(Self { kind, length: length.into() }))
     }
 
-    /// Whether a chunk of a well-known kind begins here.
+    /// Checks for the start of a chunk of a well-known kind.
     fn is_known(source: &mut (impl Read + Seek), at: u64) -> io::Result<bool> {
         let mut kind = [0; 4];
         read_at(source, at, &mut kind)?;
         Ok(Self::KINDS.contains(&&kind))
     }
 
-    /// Whether chunks fill the file from here to its end.
+    /// Checks that chunks fill the file from here to its end.
     pub fn fill(source: &mut (impl Read + Seek), mut at: u64, length: u64, is_big_endian: bool) -> io::Result<bool> {
         for _ in 0..MAX_CHUNKS {
             if at >= length {

@@ -18,7 +18,7 @@ use crate::resampler::Resampler;
 const RATE: u32 = 48_000;
 /// kbit/s. The encoder has no psychoacoustic model, so it gets more than LAME would need.
 const BITRATE: u32 = 96;
-/// What the encoder amplifies by 1.12 gets its level back.
+/// The encoder amplifies by 1.12; this restores the level.
 const GAIN: f32 = 0.89;
 /// The delay of encoder and decoder together is 1057 samples at 48 kHz. So many samples of silence at 24 kHz follow the
 /// audio, to get its end out of them.
@@ -38,7 +38,7 @@ impl Mp3Encoder {
     }
 
     pub fn push(&mut self, samples: &[f32]) -> Result<Vec<u8>, String> {
-        // What is no number would spread over a whole block of the resampler.
+        // A NaN would spread over a whole block of the resampler.
         let samples: Vec<f32> =
             samples.iter().map(|sample| if sample.is_nan() { 0.0 } else { sample.clamp(-1.0, 1.0) * GAIN }).collect();
         let mut resampled = Vec::new();

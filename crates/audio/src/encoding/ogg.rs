@@ -5,7 +5,7 @@ const SERIAL: u32 = 1;
 /// The polynomial of the checksum.
 const POLYNOMIAL: u32 = 0x04C1_1DB7;
 
-/// What a page is.
+/// The position of a page in its stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     First,

@@ -16,7 +16,7 @@ const MAX_MEMORY: u64 = 256 << 20;
 const STACK_BYTES: u64 = 8 << 20;
 /// CPU time for a file of any length; seconds.
 const BASE_CPU_SECONDS: u64 = 60;
-/// Decoding must be at least so many times as fast as playing.
+/// Min speed of decoding, as a multiple of real time.
 const MIN_SPEED: u64 = 8;
 
 /// Measures or decodes standard input, which is a regular file. Writes the outcome, so that an error is returned only if

@@ -20,7 +20,7 @@ const SAMPLES: u8 = 2;
 const END: u8 = 3;
 const ERROR: u8 = 4;
 
-/// What the child is to do.
+/// The task of the child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// Says what the file is and how long, without decoding it.

@@ -7,15 +7,15 @@ use super::voice::{FRAME, Frame};
 
 /// The longest window: 30 seconds.
 pub const MAX_FRAMES: usize = 480_000 / FRAME;
-/// What a window contains before and after speech: half a second.
+/// Padding before and after the speech of a window: half a second.
 pub const PADDING: usize = 32;
 /// A window ends in a pause that is longer: 5 seconds.
 const MAX_PAUSE: usize = 312;
-/// Where the longest pause is looked for if a window is full: its last 10 seconds.
+/// The part of a full window in which the longest pause is looked for: its last 10 seconds.
 const PREFERRED: usize = 625;
 /// A window is at least so long if there is a pause later: 5 seconds.
 const MIN_FRAMES: usize = 312;
-/// Where the quietest place is looked for if there is no pause: the last 8 seconds of a window.
+/// The part of a window in which the quietest place is looked for if there is no pause: its last 8 seconds.
 const QUIET: usize = 500;
 /// The length of a quiet place: 0.1 seconds.
 const QUIET_FRAMES: usize = 6;
@@ -36,7 +36,7 @@ pub struct Packer {
     start: Option<usize>,
     /// The speech of the open window.
     segments: Vec<Range<usize>>,
-    /// The beginning of the speech that goes on.
+    /// The beginning of the speech that has not ended yet.
     speech: Option<usize>,
     /// The energies of the last [`MAX_FRAMES`] frames; a ring.
     energies: Vec<f32>,
@@ -96,7 +96,7 @@ impl Packer {
         self.start.unwrap_or_else(|| self.at.saturating_sub(2 * PADDING).max(self.last_end))
     }
 
-    /// Cuts a full window in which speech goes on.
+    /// Cuts a full window in the middle of speech.
     fn cut(&mut self, start: usize, speech: usize) -> Cut {
         let (end, next) = match self.best_pause(start, speech) {
             Some(pause) if pause.len() > 2 * PADDING => (pause.start + PADDING, pause.end - PADDING),
@@ -114,7 +114,7 @@ impl Packer {
         let within = |range: &Range<usize>, from: usize, to: usize| range.start.max(from)..range.end.min(to);
         let cut = segments.iter().map(|segment| within(segment, start, end)).filter(|segment| !segment.is_empty());
         let cut = Cut { frames: start..end, speech: cut.collect() };
-        // The speech that goes on is not among those that have ended.
+        // Speech that continues is not in the list of ended segments.
         segments.pop();
         let rest = segments.iter().map(|segment| within(segment, next, self.at)).filter(|segment| !segment.is_empty());
         self.segments = rest.collect();

@@ -15,13 +15,14 @@ const TARGET_PEAK: f32 = 0.12;
 const MAX_GAIN: f32 = 100.0;
 /// The factor per frame by which the greatest recent amplitude decays: to a tenth in about 9 seconds.
 const PEAK_DECAY: f32 = 0.996;
-/// The detector takes a sudden beginning of noise for speech. It hears the first frame so many times before.
+/// Number of times that the first frame is fed to the detector before the signal. It takes a sudden beginning of noise
+/// for speech.
 const WARM_UP_FRAMES: usize = 60;
 
 /// A frame's properties.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Frame {
-    /// How likely it is speech; 0 to 1.
+    /// Probability of speech, 0 to 1.
     pub score: f32,
     /// The sum of squares.
     pub energy: f32,

@@ -103,7 +103,7 @@ impl DiscoveredModel {
         self.adapter.as_ref()?.base.as_deref()
     }
 
-    /// Whether the files are unchanged. Reads only their metadata.
+    /// True while the files are unchanged. Reads only their metadata, so every request can call it.
     pub fn is_current(&self) -> bool {
         // A folder takes precedence over a file with the same ID.
         let hidden = self.path == self.entry && self.entry.with_extension("").is_dir();
@@ -111,7 +111,7 @@ impl DiscoveredModel {
         own_files && self.base().is_none_or(Self::is_current)
     }
 
-    /// Whether this model was read from the candidate's files in their current state.
+    /// True if this model was read from the candidate's files in their current state, so it need not be read again.
     pub fn matches(&self, candidate: &Candidate) -> bool {
         (self.info.id == candidate.id) && (self.path == candidate.path) && (self.files == candidate.fingerprint)
     }
@@ -123,7 +123,7 @@ impl DiscoveredModel {
     }
 }
 
-/// What is known of an adapter besides its [`ModelInfo`].
+/// Facts about an adapter besides its [`ModelInfo`].
 #[derive(Clone, Debug)]
 pub struct DiscoveredAdapter {
     pub origin: AdapterOrigin,
@@ -150,7 +150,7 @@ impl DiscoveredModel {
         Self { info, entry, path, files, fingerprint: files, adapter: Some(adapter), upstream: None }
     }
 
-    /// Whether it is an adapter whose base model is not known.
+    /// True for an adapter whose base model is unknown.
     pub fn lacks_base(&self) -> bool {
         self.adapter.is_some() && self.base().is_none()
     }
@@ -352,8 +352,8 @@ fn hugging_face_fingerprint(folder: &Path, listing: &FolderListing) -> Option<Fi
     fingerprint(own.chain(&speech))
 }
 
-/// Whether a folder holds an adapter: its configuration and its weights. Some tools add a `config.json`. With that and
-/// further weights, it is a model.
+/// Detects an adapter: a folder with its configuration and its weights. Some tools add a `config.json`. With that and
+/// further weights, the folder is a model.
 fn is_adapter(folder: &Path, tensors: &[&PathBuf], has_config: bool) -> bool {
     let own = |path: &&PathBuf| path.file_name().is_some_and(|name| name == peft::WEIGHTS_FILE);
     folder.join(peft::CONFIG_FILE).is_file() && (tensors.iter().all(own) || (!has_config && tensors.iter().any(own)))
@@ -371,7 +371,7 @@ fn single_file(id: &str, path: &Path, file: &Path) -> Option<Candidate> {
     })
 }
 
-/// Whether a file in a safetensors folder is part of the model.
+/// True for a file of a safetensors folder that is part of the model.
 fn is_model_file(path: &Path) -> bool {
     (is_safetensors(path) || ["json", "jinja"].iter().any(|one| has_extension(path, one))) && path.is_file()
 }

@@ -76,7 +76,7 @@ impl Deref for EncoderModel {
     }
 }
 
-/// What a listing reports about a model.
+/// The description of a model in listings.
 pub struct EncoderInfo {
     /// Max tokens of a text.
     pub limit: usize,
@@ -101,7 +101,7 @@ pub fn check_gguf(header: &Header, id: &str) -> Result<EncoderInfo, String> {
     Ok(info)
 }
 
-/// Whether a GGUF file is a cross-encoder, which scores pairs of texts.
+/// Detects a cross-encoder, which scores pairs of texts, by the metadata of its GGUF file.
 pub fn gguf_is_cross_encoder(metadata: &Metadata) -> bool {
     sentence_transformers::pooling_type(metadata) == Some(sentence_transformers::RANK)
 }

@@ -128,7 +128,7 @@ impl<M> EmbeddingScheduler<M> {
         waiting.min_by_key(rank).map(|(id, _)| *id)
     }
 
-    /// Whether any request of these items is still waiting.
+    /// False if all requests of these items were cancelled, so that the batch need not be computed.
     pub fn is_wanted(&self, items: &[BatchItem<M>]) -> bool {
         items.iter().any(|item| self.requests.contains_key(&item.request))
     }

@@ -143,7 +143,7 @@ impl SentenceTransformersConfig {
     }
 }
 
-/// What a text is used for. Some models are trained with a prompt for each type.
+/// The purpose of a text. Some models are trained with a prompt for each type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputType {
     #[default]

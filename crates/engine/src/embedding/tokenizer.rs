@@ -53,7 +53,7 @@ impl EncoderTokenizer {
         Self::new(tokenizer.map_err(unusable)?, lower_case)
     }
 
-    /// Whether a folder with this `config.json` has a tokenizer's files; cheap, for listings.
+    /// Checks that a folder with this `config.json` has a tokenizer's files. Cheap enough for listings.
     pub fn check_folder(folder: &Path, config: &Value) -> Result<(), String> {
         match TokenizerFiles::choose(|name| folder.join(name).is_file(), config) {
             TokenizerFiles::Whole if !folder.join("tokenizer.json").is_file() => {

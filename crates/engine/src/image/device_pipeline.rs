@@ -17,7 +17,7 @@ pub trait DevicePipeline: Send + Sync {
     /// Whether negative prompts have no effect.
     fn ignores_negative_prompt(&self) -> bool;
 
-    /// Whether the denoiser is trained for inpainting, and requires a mask.
+    /// True for denoisers that are trained for inpainting. They require a mask.
     fn takes_mask(&self) -> bool;
 
     /// Checks that the request's scheduler fits the model and can run its steps.
@@ -131,7 +131,7 @@ impl<B: Backend> DevicePipeline for LoadedPipeline<B> {
     }
 }
 
-/// Whether a preview is due after a step. Previews are spread evenly; the last step has none.
+/// True if a preview is due after this step. Previews are spread evenly; the last step has none.
 fn preview_due(previews: usize, step: usize, steps: usize) -> bool {
     let due = |step: usize| step * (previews + 1) / steps.max(1);
     step < steps && due(step) > due(step.saturating_sub(1))

@@ -103,7 +103,7 @@ impl ImageModel {
         &self.sizes
     }
 
-    /// Whether images of this width and height can be generated; errors say why not.
+    /// Checks that images of this width and height can be generated; errors say why not.
     pub fn check_size(&self, size: [usize; 2]) -> Result<(), String> {
         self.sizes.check(size)?;
         let needed = self.image_bytes(size);
@@ -132,7 +132,8 @@ impl ImageModel {
         &self.schedulers
     }
 
-    /// Whether these adapters can be used with an image of the default size; errors say why not. May read file headers.
+    /// Checks that these adapters can be used with an image of the default size; errors say why not. May read file
+    /// headers.
     pub fn check_adapters(&self, requested: &[(String, f32)]) -> Result<(), String> {
         self.check_memory(self.default_size(), requested)
     }
@@ -157,7 +158,7 @@ impl ImageModel {
         self.pipeline.evict_adapters()
     }
 
-    /// Whether a request can be served; errors say why not.
+    /// Checks that a request can be served; errors say why not.
     pub(crate) fn check(&self, request: &ImageRequest) -> Result<(), String> {
         self.check_size(request.size)?;
         self.check_memory(request.size, &request.lora)?;

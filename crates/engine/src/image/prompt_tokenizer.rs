@@ -25,7 +25,7 @@ pub struct PromptTokenizer {
 }
 
 impl PromptTokenizer {
-    /// Whether a folder has a tokenizer's files; cheap, for listings.
+    /// Checks that a folder has a tokenizer's files. Cheap enough for listings.
     pub fn check(folder: &Path) -> Result<(), String> {
         let has = |name: &str| folder.join(name).is_file();
         match has("tokenizer.json") || (has(TOKENS) && has(MERGES)) || has(WORDS) {

@@ -50,7 +50,7 @@ impl ImageSizes {
         self.training
     }
 
-    /// Whether the model supports this size; errors say why not.
+    /// Checks that the model supports this size; errors say why not.
     pub fn check(&self, [width, height]: [usize; 2]) -> Result<(), String> {
         let Self { multiple, max_side, training: [training_width, training_height] } = *self;
         let fits = |side: usize| (MIN_SIDE..=max_side).contains(&side) && side.is_multiple_of(multiple);

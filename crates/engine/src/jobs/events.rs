@@ -16,7 +16,7 @@ pub trait JobEvent: Send {
     /// Whether it is one of the job's results, rather than a report of progress.
     fn is_result(&self) -> bool;
 
-    /// What is metered of a result: an image, or samples of speech.
+    /// The metered amount of a result: an image, or samples of speech.
     fn amount(&self) -> u64 {
         1
     }
@@ -150,7 +150,7 @@ impl<E: JobEvent> Sender<E> {
         }
     }
 
-    /// Whether the receiver is gone.
+    /// True once the receiver was dropped, which cancels the job.
     pub fn is_closed(&self) -> bool {
         self.0.0.lock().closed
     }

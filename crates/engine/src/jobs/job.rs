@@ -22,7 +22,7 @@ pub trait Job {
     /// The cost of all results that are not computed yet.
     fn remaining_work(&self) -> f64;
 
-    /// Whether results have been computed.
+    /// True after the first result was computed.
     fn has_begun(&self) -> bool;
 
     /// Goes on to the next result.

@@ -129,7 +129,7 @@ impl<J: Job> JobScheduler<J> {
         }
     }
 
-    /// Whether a client may still have results to receive.
+    /// True while a client may still receive results.
     pub fn has_receivers(&self) -> bool {
         !self.watches.is_empty()
     }
@@ -147,7 +147,7 @@ impl<J: Job> JobScheduler<J> {
         self.reset_if_empty();
     }
 
-    /// Served amounts are meaningless once the queue is empty.
+    /// With an empty queue, served amounts have no meaning.
     fn reset_if_empty(&mut self) {
         if self.jobs.is_empty() {
             self.served.clear();

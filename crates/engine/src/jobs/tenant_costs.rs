@@ -1,4 +1,4 @@
-//! What each tenant was served, so that the one that was served least is next.
+//! The amount that each tenant was served. The tenant with the least is next.
 
 use std::collections::HashMap;
 

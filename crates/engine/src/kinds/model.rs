@@ -42,10 +42,10 @@ pub trait Adaptable {
     /// The adapter, unless the model is a network.
     fn adapter(&self) -> Option<&ModelAdapter>;
 
-    /// How many models, loaded or in use, compute with its network.
+    /// Number of models, loaded or in use, that compute with its network.
     fn network_users(&self) -> usize;
 
-    /// Whether both models compute with the same network.
+    /// True if both models compute with the same network, such as a base model and its adapter.
     fn shares_network_with(&self, other: &dyn LoadedModel) -> bool;
 
     /// The most tokens that it computes at once.
@@ -72,12 +72,12 @@ impl dyn LoadedModel {
         self.adaptable().is_some_and(|model| model.adapter().is_some())
     }
 
-    /// Whether both models compute with the same network.
+    /// True if both models compute with the same network, such as a base model and its adapter.
     pub fn shares_network_with(&self, other: &Self) -> bool {
         self.adaptable().is_some_and(|model| model.shares_network_with(other))
     }
 
-    /// How many models, loaded or in use, compute with its network.
+    /// Number of models, loaded or in use, that compute with its network.
     pub fn network_users(&self) -> usize {
         self.adaptable().map_or(1, Adaptable::network_users)
     }

@@ -26,7 +26,7 @@ pub struct SettingsFiles {
     files: BTreeMap<FileKey, SettingsFile>,
 }
 
-/// Which file it is.
+/// The kind of a settings file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum FileKey {
     AllModels,
@@ -44,11 +44,11 @@ struct SettingsFile {
     /// The contents when it last had no error.
     settings: FileSettings,
     errors: Vec<String>,
-    /// Whether it was missing at the last look.
+    /// Set if the file was missing at the last check.
     is_missing: bool,
 }
 
-/// What a look at a file finds.
+/// The result of checking a file.
 enum Look {
     /// The state that was read last.
     Unchanged,
@@ -103,7 +103,7 @@ impl SettingsFiles {
         has_changed
     }
 
-    /// Whether entries of the models folder were added or removed since the last call.
+    /// True if entries of the models folder were added or removed since the last call.
     pub fn has_new_entries(&mut self) -> bool {
         let modified = fs::metadata(&self.folder).and_then(|metadata| metadata.modified()).ok();
         std::mem::replace(&mut self.folder_modified, modified) != modified

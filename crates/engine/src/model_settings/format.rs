@@ -194,7 +194,7 @@ fn model(reader: &mut Reader, section: &str, table: &DeTable<'_>, keys: &[&str])
     settings
 }
 
-/// What the labels of a classifier mean.
+/// Reads the meanings of a classifier's labels.
 fn moderation(reader: &mut Reader, section: &str, table: &DeTable<'_>) -> ModerationSettings {
     let mut settings = ModerationSettings::default();
     for (key, value) in table {

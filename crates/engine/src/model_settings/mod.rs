@@ -59,7 +59,7 @@ pub struct GenerationDefaults {
 }
 
 impl GenerationDefaults {
-    /// What is not set here is taken from `other`.
+    /// Fills the unset fields from `other`.
     pub fn or(self, other: Self) -> Self {
         Self {
             sampling: self.sampling.or(&other.sampling),
@@ -162,12 +162,12 @@ impl InstalledSettings {
         }
     }
 
-    /// Whether there are no settings.
+    /// True if there are no settings.
     pub fn is_empty(&self) -> bool {
         self.aliases.is_empty() && self.models.is_empty() && self.problems.is_empty()
     }
 
-    /// Whether every client that may use the model may unload it.
+    /// True if the operator lets every client that may use the model unload it.
     pub fn unloads_on_request(&self, id: &str) -> bool {
         let own = self.models.get(id).and_then(|model| model.unload_on_request);
         own.or(self.unload_on_request).unwrap_or(false)
@@ -213,7 +213,7 @@ impl InstalledSettings {
         self.models.get(id).map(|model| &model.moderation)
     }
 
-    /// What is wrong with the files: the name of the file, the line and the reason.
+    /// The errors in the files, each with the name of the file, the line and the reason.
     pub fn problems(&self) -> &[String] {
         &self.problems
     }

@@ -132,7 +132,7 @@ impl Reader {
         self.note(path, value, read)
     }
 
-    /// What a label means for moderation.
+    /// Reads the meaning of a label for moderation.
     pub fn meaning(&mut self, path: &str, value: &Value<'_>) -> Option<LabelMeaning> {
         let meaning = value.get_ref().as_str().and_then(LabelMeaning::parse);
         let read = meaning.ok_or_else(|| {
@@ -172,7 +172,7 @@ impl Reader {
     }
 }
 
-/// What is wrong with a name: a predicate.
+/// Checks a name. The error is a predicate.
 pub fn check_name(name: &str) -> Result<(), String> {
     let is_visible = !name.is_empty() && name.trim() == name && !name.chars().any(char::is_control);
     match name.len() {

@@ -131,7 +131,7 @@ impl ChatPreprocessor {
         &self.tokens
     }
 
-    /// Whether generation ends with this token.
+    /// True for tokens that end generation.
     pub fn ends_generation(&self, id: u32) -> bool {
         self.eos_ids.contains(&id)
     }

@@ -58,7 +58,7 @@ struct Process {
     child: Mutex<std::process::Child>,
     /// Frames for the thread that writes to the child, in the order of their IDs.
     frames: Sender<(u64, Content)>,
-    /// How many requests the child has read, or its pipe has room for.
+    /// Number of requests that the child has read or that fit into its pipe.
     written: AtomicU64,
     pending: Mutex<Pending>,
     stop: StopFlag,

@@ -1,4 +1,4 @@
-//! What the server process knows about a model's tokenizers and templates.
+//! Facts about a model's tokenizers and templates that the server process gets from the sandbox.
 
 use std::path::PathBuf;
 
@@ -28,9 +28,9 @@ pub struct ChatTokenizerInfo {
     pub call_format: CallFormat,
     /// How the model marks its reasoning, if it reasons.
     pub reasoning: Option<ReasoningSyntax>,
-    /// Whether the model's own template describes tools.
+    /// Set if the model's own template describes tools.
     pub template_describes_tools: bool,
-    /// What clients are told about it.
+    /// The description that clients get.
     pub description: TokenizerDescription,
 }
 
@@ -41,7 +41,7 @@ pub struct TokenizerDescription {
     pub eos: Option<String>,
     pub padding: Option<String>,
     pub unknown: Option<String>,
-    /// Whether the BOS token is added to a text.
+    /// Set if the BOS token is added to a text.
     pub adds_bos: bool,
     /// The template for conversations without tools.
     pub chat_template: Option<String>,

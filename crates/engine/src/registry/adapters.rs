@@ -59,7 +59,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Whether an adapter is registered under this ID.
+    /// True if an adapter is registered under this ID.
     pub fn is_registered(&self, id: &str) -> bool {
         lock(&self.registered).contains_key(id)
     }

@@ -18,7 +18,7 @@ use crate::runtime::catch_panic::catch_load_panic;
 use crate::text::model::TextModel;
 use crate::text::speculative::draft_model::DraftModel;
 
-/// How long to wait before loading a draft model again that did not fit into memory.
+/// Wait before another attempt to load a draft model that did not fit into memory.
 const RETRY_AFTER: Duration = Duration::from_secs(600);
 /// An automatically chosen draft model is smaller than its target at least by this factor, in bytes.
 const MIN_SIZE_RATIO: u64 = 2;

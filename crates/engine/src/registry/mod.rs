@@ -50,9 +50,9 @@ pub use adapters::AdapterRegistration;
 use outpost_common::clock_rng::ClockRng;
 pub use upstream::UpstreamLookup;
 
-/// How old the listing, or the last check of a model's files, may be.
+/// Max age of the listing and of the last check of a model's files.
 const MAX_AGE: Duration = Duration::from_secs(1);
-/// How long a model that could not be loaded is refused without another attempt.
+/// Time for which a model that could not be loaded is refused without another attempt.
 const RETRY_FAILED: Duration = Duration::from_secs(60);
 
 /// The models folder and the loaded models.
@@ -96,7 +96,7 @@ struct Snapshot {
     folder_modified: Option<SystemTime>,
 }
 
-/// Why a model could not be loaded, and when that was found.
+/// A failed load: its reason and its time.
 struct FailedLoad {
     fingerprint: Fingerprint,
     reason: String,
@@ -138,7 +138,7 @@ struct FailedPin {
     reason: String,
 }
 
-/// What may be evicted to make room for weights. Cached KV blocks always are.
+/// The models that may be evicted to make room for weights. Cached KV blocks always are.
 #[derive(Clone, Copy)]
 enum Eviction {
     /// Idle models.
@@ -258,13 +258,14 @@ impl Registry {
         info
     }
 
-    /// Why the model could not be loaded the last time.
+    /// The reason of the last failed load.
     fn load_failure(&self, found: &DiscoveredModel) -> Option<String> {
         self.load_failure_within(found, Duration::MAX)
     }
 
-    /// Why the model cannot be loaded now. Usually its files are the cause. But a process that was not started, was killed or
-    /// had no time is none, and neither is a lack of file descriptors. So loading is tried again after [`RETRY_FAILED`].
+    /// Why the model cannot be loaded now. Usually its files are the cause, and only a change of them helps. A sandbox
+    /// that was not started, was killed or ran out of time has another cause, and so has a lack of file descriptors.
+    /// Loading is therefore tried again after [`RETRY_FAILED`].
     fn recent_load_failure(&self, found: &DiscoveredModel) -> Option<String> {
         self.load_failure_within(found, RETRY_FAILED)
     }

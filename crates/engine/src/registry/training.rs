@@ -13,7 +13,8 @@ use outpost_models::training::LoraParameters;
 use outpost_models::weights::Footprint;
 
 impl Registry {
-    /// Loads a chat model for training. Blocks while its weights are read. `saved`: the state of a training that goes on.
+    /// Loads a chat model for training. Blocks while its weights are read. `saved`: the state of a training that is
+    /// resumed.
     ///
     /// # Errors
     /// If the model cannot be loaded or trained, or does not fit into memory.

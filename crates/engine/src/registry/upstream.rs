@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Registry;
 use outpost_upstream::UpstreamModel;
 
-/// What is known of a model without a look at the whole models folder.
+/// The result of a look at one model, without a scan of the whole models folder.
 #[derive(Clone, Debug)]
 pub enum UpstreamLookup {
     /// Another server runs it.
@@ -17,7 +17,7 @@ pub enum UpstreamLookup {
 }
 
 impl Registry {
-    /// Whether another server runs the model. Reads nothing but the file of an upstream model.
+    /// Looks up an upstream model. Reads only its `upstream.toml`, not the whole models folder.
     pub fn peek_upstream(&self, id: &str) -> UpstreamLookup {
         let snapshot = self.snapshot.load();
         match snapshot.models.get(id) {

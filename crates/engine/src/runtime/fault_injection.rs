@@ -28,7 +28,7 @@ impl FaultInjector {
         self.lock().push(name);
     }
 
-    /// Whether an armed point has not been reached yet.
+    /// True until the armed point is reached.
     pub fn is_armed(&self) -> bool {
         !self.lock().is_empty()
     }

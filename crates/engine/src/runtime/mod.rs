@@ -24,7 +24,7 @@ use metrics::Metrics;
 use outpost_common::clock_rng::ClockRng;
 use outpost_models::ModelError;
 
-/// How often an idle compute thread checks for stalled clients.
+/// Interval at which an idle compute thread checks for stalled clients.
 const POLL: Duration = Duration::from_millis(250);
 
 pub struct Runtime {
@@ -74,7 +74,7 @@ pub enum ShutdownPhase {
 #[derive(Debug, Default)]
 struct State {
     phase: ShutdownPhase,
-    /// Whether the compute thread was woken since its last round.
+    /// Set if the compute thread was woken since its last round.
     signal: bool,
     /// The number of workloads that have panicked and not yet recovered.
     down: usize,
@@ -142,17 +142,18 @@ impl Runtime {
         self.lock().phase
     }
 
-    /// Whether new requests are refused.
+    /// True once new requests are refused.
     pub fn is_shutting_down(&self) -> bool {
         self.phase() > ShutdownPhase::Running
     }
 
-    /// Whether running requests must fail.
+    /// True once running requests must fail.
     pub fn is_aborting(&self) -> bool {
         self.phase() >= ShutdownPhase::Aborting
     }
 
-    /// Whether every workload is running. `false` after a panic until the workload has recovered.
+    /// True while every workload runs. A workload that has panicked counts as down until it has recovered; `/readyz` is
+    /// 503 meanwhile.
     pub fn is_healthy(&self) -> bool {
         self.lock().down == 0
     }

@@ -1,4 +1,4 @@
-//! What the server runs on, for its metrics.
+//! The machine and build of the server, for its metrics.
 
 use sysinfo::{CpuRefreshKind, RefreshKind, System};
 

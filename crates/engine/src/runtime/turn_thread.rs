@@ -29,7 +29,7 @@ struct Handoff {
 
 #[derive(Default)]
 struct State {
-    /// Whether this thread has the turn, rather than the compute thread.
+    /// Set while this thread has the turn, and the compute thread waits.
     running: bool,
     task: Option<Task>,
     /// A task was started and has not ended.

@@ -21,7 +21,8 @@ pub trait Workload: Send {
     /// computed in this round. Returns `false` if there was nothing to do.
     fn step(&mut self, busy: bool) -> bool;
 
-    /// Whether [`sweep`](Self::sweep) must run from time to time even if there is nothing to compute.
+    /// True if [`sweep`](Self::sweep) must run from time to time even if there is nothing to compute, such as to drop
+    /// stalled clients.
     fn needs_polling(&self) -> bool {
         false
     }

@@ -102,7 +102,7 @@ impl ActiveRequest {
         self.sender.is_closed()
     }
 
-    /// Whether all choices have ended.
+    /// True once all choices have ended, so that the request can be removed.
     pub fn is_finished(&self) -> bool {
         self.choices.iter().all(Option::is_none)
     }

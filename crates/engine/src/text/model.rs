@@ -108,7 +108,7 @@ impl TextModel {
         Self(self.0.with_adapter(id, adapter))
     }
 
-    /// Whether a project may use it. Only adapters that a project has registered belong to one.
+    /// True if the project may use it. Only registered adapters belong to a single project.
     pub fn is_available_to(&self, tenant: Tenant) -> bool {
         self.adapter().and_then(|adapter| adapter.owner).is_none_or(|owner| owner == tenant)
     }
@@ -249,7 +249,7 @@ impl TextModel {
         self.grammars.get(spec, || self.syntax(spec))
     }
 
-    /// Whether the model's own template describes tools. If not, a system message does.
+    /// If false, a system message describes the tools instead of the model's own template.
     pub fn template_describes_tools(&self) -> bool {
         self.template_describes_tools
     }

@@ -1,7 +1,8 @@
 //! Log-probabilities of a prompt's tokens, from the logits of its prefill.
 //!
-//! Each step reduces the logits of its chunk of the prompt, so that they never exist for the whole prompt. The positions are
-//! added in order. After a preemption, the scheduler goes on with the first position that was not added.
+//! Each step reduces the logits of its chunk of the prompt, so that they never exist for the whole prompt. The
+//! positions are added in order. After a preemption, the scheduler continues with the first position that was not
+//! added.
 //!
 //! The prefix cache holds keys and values but no logits, so such a prompt does not read it. A step computes the logits
 //! of at most as many positions as scratch buffers are reserved for; a matrix of the whole prompt would take gigabytes.

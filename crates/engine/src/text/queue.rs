@@ -34,7 +34,7 @@ pub struct State {
     pub scheduler: Scheduler,
     /// Requests that have not started.
     pub waiting: BTreeMap<RequestId, QueuedRequest>,
-    /// How often the scheduler was reset after a panic. Requests that ran before are unknown to the new one.
+    /// Number of resets of the scheduler after a panic. Requests that ran before are unknown to the new one.
     pub resets: u64,
     speed: Speed,
     /// Moving average of the tokens per choice; `None` before any has ended.

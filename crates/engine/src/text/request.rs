@@ -41,11 +41,11 @@ pub struct GenerationRequest {
 /// How tokens become text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TextOptions {
-    /// Whether the stop string or the token that ends a choice is part of its text.
+    /// Keeps the stop string, or the token that ends a choice, in its text.
     pub keeps_stop: bool,
-    /// Whether control tokens have text.
+    /// Keeps the text of control tokens.
     pub keeps_special_tokens: bool,
-    /// Whether deltas have the IDs of their tokens.
+    /// Adds the IDs of tokens to deltas.
     pub has_token_ids: bool,
 }
 
@@ -56,7 +56,7 @@ pub struct Generation {
     pub deltas: DeltaStream,
 }
 
-/// What one step adds to one choice.
+/// The output that one step adds to one choice.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TextDelta {
     pub choice: u32,
@@ -75,7 +75,7 @@ pub struct TextDelta {
     pub token_ids: Vec<u32>,
     /// Generated tokens of this choice so far, including the end-of-sequence token.
     pub generated: u32,
-    /// How many of them are reasoning, with its markers.
+    /// Number of them that are reasoning, with its markers.
     pub reasoning_tokens: u32,
     /// Prompt tokens that came from the tenant's prefix cache.
     pub cached: u32,

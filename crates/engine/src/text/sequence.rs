@@ -28,7 +28,7 @@ pub struct Sequence {
     stop: StopMatcher,
     options: TextOptions,
     logprobs: Option<u8>,
-    /// Whether the end-of-sequence token has log-probabilities, too.
+    /// Reports log-probabilities of the end-of-sequence token, too.
     reports_all: bool,
     max_tokens: u32,
     generated: u32,
@@ -144,7 +144,7 @@ impl Sequence {
         grammar.consume(id)
     }
 
-    /// What a token adds to reasoning, text and tool calls, and why the choice ends with it, if it does.
+    /// Splits a token's text into reasoning, text and tool calls. Also returns the reason if the choice ends with it.
     fn parse(&mut self, id: u32, decoded: &str) -> (Output, Option<FinishReason>) {
         let Some(parser) = &mut self.reasoning else { return self.parse_answer(id, decoded) };
         let Split { reasoning, answer } = parser.push(id, decoded);
@@ -234,7 +234,7 @@ impl Sequence {
     }
 }
 
-/// What a step adds to the client's output.
+/// The output that a step adds for the client.
 #[derive(Default)]
 struct Output {
     reasoning: String,

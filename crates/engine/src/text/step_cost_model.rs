@@ -1,4 +1,4 @@
-//! How many prompt tokens a step may prefill without a noticeable delay for decoding sequences.
+//! The number of prompt tokens that a step may prefill without a noticeable delay for decoding sequences.
 //!
 //! The number is derived from measurements, because a fixed chunk size is either too long on a slow machine (active
 //! generations stall) or too short on a fast one (prompts take too long).
@@ -43,7 +43,7 @@ impl StepSizes {
 /// The costs that decide whether speculation pays, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct SpeculationCosts {
-    /// What an accepted draft token saves: one sequence's share of a step.
+    /// Time that an accepted draft token saves: one sequence's share of a step.
     pub token: f64,
     /// The cost of verifying one draft token.
     pub check: f64,
@@ -95,8 +95,8 @@ impl StepCostModel {
         ((budget_seconds / token) as usize).max(MIN_PREFILL_TOKENS).min(self.max_prefill)
     }
 
-    /// What speculation costs and saves if `decoding` sequences share a step. `None`: nothing is measured yet,
-    /// or verifying a draft token costs more than it can save.
+    /// Cost and gain of speculation if `decoding` sequences share a step. `None`: nothing is measured yet, or verifying
+    /// a draft token costs more than it can save.
     pub fn speculation_costs(&self, decoding: usize) -> Option<SpeculationCosts> {
         let token = self.decode(decoding)? / decoding.max(1) as f64;
         let check = self.draft.or(self.prompt)?;

@@ -3,7 +3,7 @@
 #[derive(Debug)]
 pub struct StopMatcher {
     stops: Vec<String>,
-    /// Whether the stop string stays at the end of the text.
+    /// Keeps the stop string at the end of the text.
     keeps_stop: bool,
     /// Text held back because a stop string may begin in it.
     held: String,

@@ -31,7 +31,7 @@ pub struct TextWorkload {
     arenas: HashMap<ModelId, KvArenas>,
     /// Draft models of the models in use.
     pub(super) drafts: HashMap<ModelId, Arc<DraftSlot>>,
-    /// Whether a model that was idle computes in this step; such a step is slow and not measured.
+    /// Set if a model that was idle computes in this step. Such a step is slow and not measured.
     warming: bool,
     pub(super) step_costs: StepCostModel,
     /// The queue's reset count when this state last matched its scheduler.

@@ -21,7 +21,7 @@ pub fn chunks(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Where the first chunk ends.
+/// The end of the first chunk.
 fn first_chunk_end(text: &str) -> usize {
     if text.len() <= MAX_CHUNK {
         return text.len();

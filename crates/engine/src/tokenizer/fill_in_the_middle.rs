@@ -11,7 +11,7 @@ pub struct InfillTexts {
     pub files: Vec<InfillFile>,
     pub prefix: String,
     pub suffix: String,
-    /// How the completion begins.
+    /// The token with which the completion begins.
     pub middle: String,
     /// The prompt is cut to this many tokens: first files are left out from the first on, then the beginning of the prefix and
     /// the end of the suffix. `None`: it has all texts.

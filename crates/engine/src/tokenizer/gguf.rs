@@ -80,7 +80,7 @@ impl<'a> GgufVocabulary<'a> {
         self.kinds.get(id) == Some(&kind)
     }
 
-    /// Whether a token is parsed only in templates.
+    /// True for tokens that are parsed only in templates.
     fn special(&self, id: usize, text: &str) -> bool {
         self.is(id, CONTROL) || self.is(id, USER_DEFINED) && is_template_token(text, self.template)
     }
@@ -207,7 +207,7 @@ impl ChatTokenizer {
     }
 }
 
-/// Whether a file has the tokens of fill-in-the-middle prompts.
+/// True if the file has the tokens of fill-in-the-middle prompts.
 pub fn has_fim_tokens(metadata: &Metadata) -> bool {
     let texts = metadata.texts("tokenizer.ggml.tokens").unwrap_or_default();
     let known = |id: &u32| (*id as usize) < texts.len();

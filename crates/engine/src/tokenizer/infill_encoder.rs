@@ -123,7 +123,7 @@ impl InfillEncoder<'_> {
         (ids, whole)
     }
 
-    /// What precedes the text of a file. Without a token for it, the name is a line like any other.
+    /// The header of a file. Without a token for it, the name is a line like any other.
     fn file_header(&self, name: &str) -> Vec<u32> {
         match self.fim.repository.file {
             Some(file) => self.after(file, name),
@@ -131,7 +131,7 @@ impl InfillEncoder<'_> {
         }
     }
 
-    /// What precedes the files, and what precedes the text with the gap, if the model has tokens for them.
+    /// The headers of the files and of the text with the gap, if the model has tokens for them.
     fn repository_headers(&self) -> (Vec<u32>, Vec<u32>) {
         let RepositoryTokens { repository, file } = self.fim.repository;
         let header = |token: Option<u32>, name| token.map(|token| self.after(token, name)).unwrap_or_default();

@@ -55,9 +55,9 @@ pub struct ChatTokenizer {
 /// How special tokens are handled in a text without a template.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpecialTokenOptions {
-    /// Whether the model's BOS token, if it has one, precedes the text.
+    /// Adds the model's BOS token, if it has one, before the text.
     pub add: bool,
-    /// Whether the texts of special tokens become these tokens. Otherwise, they stay text.
+    /// Parses the texts of special tokens as these tokens. Otherwise, they stay text.
     pub parse: bool,
 }
 
@@ -89,7 +89,7 @@ impl TokenizeLimits {
         self.max_tokens
     }
 
-    /// Whether the request was dropped.
+    /// True once the request was dropped.
     pub fn is_cancelled(&self) -> bool {
         self.request.as_ref().is_some_and(|request| request.strong_count() == 0)
     }
@@ -165,8 +165,8 @@ impl Encoder {
     }
 }
 
-/// Whether an added token that is not marked as special is still parsed only in templates: the template writes it, or
-/// it looks like a control token. Whitespace is ordinary vocabulary.
+/// True for added tokens that are not marked as special and still are parsed only in templates: the template writes
+/// them, or they look like control tokens. Whitespace is ordinary vocabulary.
 fn is_template_token(text: &str, template: &str) -> bool {
     !text.trim().is_empty() && (text.starts_with("<|") || template.contains(text))
 }

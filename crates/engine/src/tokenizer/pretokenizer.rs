@@ -13,9 +13,9 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 pub struct PreTokenizer {
     names: &'static [&'static str],
     rules: &'static [&'static str],
-    /// Whether a word that is a token is used without merging.
+    /// Uses words that are tokens without merging.
     pub ignore_merges: bool,
-    /// Whether prompts begin with the BOS token if the file does not say so.
+    /// Default for files that do not say whether prompts begin with the BOS token.
     pub add_bos: bool,
 }
 

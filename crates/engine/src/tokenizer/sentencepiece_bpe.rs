@@ -20,7 +20,7 @@ pub struct SentencePieceBpe {
     /// The piece ID of each byte. Without one, the unknown piece replaces the character.
     bytes: HashMap<u8, u32>,
     unknown: Option<u32>,
-    /// Whether a space is prepended to text.
+    /// Prepends a space to text.
     adds_space: bool,
 }
 

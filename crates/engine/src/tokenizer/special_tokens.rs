@@ -25,7 +25,7 @@ pub struct SpecialTokens {
 pub struct SpecialToken {
     pub text: String,
     pub id: u32,
-    /// Whether it strips whitespace before and after it, as in `tokenizer.json`.
+    /// Strip whitespace before and after the token, as in `tokenizer.json`.
     pub lstrip: bool,
     pub rstrip: bool,
 }
@@ -55,7 +55,7 @@ impl SpecialTokens {
         self.all.iter().find(|special| special.text == text).map(|special| special.id)
     }
 
-    /// Whether a special token strips the whitespace after it.
+    /// True for special tokens that strip the whitespace after them.
     pub fn strips_after(&self, id: u32) -> bool {
         self.all.iter().any(|special| special.id == id && special.rstrip)
     }

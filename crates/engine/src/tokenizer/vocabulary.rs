@@ -25,7 +25,7 @@ fn sorted<S: Serializer>(ids: &HashSet<u32>, serializer: S) -> Result<S::Ok, S::
 }
 
 impl Vocabulary {
-    /// Whether a token is a control token, which has no visible text.
+    /// True for control tokens, which have no visible text.
     pub fn is_control(&self, id: u32) -> bool {
         self.control.contains(&id)
     }
@@ -68,7 +68,8 @@ impl Vocabulary {
         self.bytes.iter().map(Vec::len).max().unwrap_or_default().max(1)
     }
 
-    /// Whether all token IDs that both have are equal. Vocabularies of a family can differ in padding.
+    /// True if all token IDs that both have are equal, as a draft model requires. Vocabularies of a family can differ
+    /// in padding.
     pub fn is_compatible_with(&self, other: &Self) -> bool {
         self.bytes.iter().zip(&other.bytes).all(|(one, other)| one == other)
     }

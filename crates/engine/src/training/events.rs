@@ -1,4 +1,4 @@
-//! What a training reports while it runs.
+//! Events of a running training.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,7 +12,7 @@ use crate::runtime::Runtime;
 use outpost_models::ModelError;
 use outpost_models::backend::Pause;
 
-/// Events that wait for the receiver. A training that has sent more does not go on.
+/// Max events that wait for the receiver. The training pauses when there are more.
 const CAPACITY: usize = 2;
 
 /// Loss and accuracy of a step or of a validation.
@@ -48,7 +48,7 @@ pub struct TrainingCheckpoint {
     pub step: u32,
     /// Tokens that were trained on since the beginning.
     pub tokens: u64,
-    /// What [`Engine::train`](crate::Engine::train) needs to go on from here.
+    /// The state from which [`Engine::train`](crate::Engine::train) can resume.
     pub state: Vec<u8>,
     /// The adapter, at the end of an epoch and of a training that was [ended](TrainingRun::finish).
     pub adapter: Option<AdapterFiles>,
@@ -78,7 +78,7 @@ pub struct TrainingRun {
     runtime: Arc<Runtime>,
 }
 
-/// Whether a training shall end before its last step.
+/// The request to end a training before its last step.
 #[derive(Debug, Default)]
 pub struct StopSignal(AtomicU8);
 
@@ -90,7 +90,7 @@ impl StopSignal {
         self.0.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether the last checkpoint shall have the adapter.
+    /// True if the last checkpoint must contain the adapter.
     pub fn wants_adapter(&self) -> bool {
         self.0.load(Ordering::Relaxed) == Self::FINISH
     }
@@ -121,7 +121,7 @@ impl TrainingRun {
         self.stop.0.store(StopSignal::STOP, Ordering::Relaxed);
     }
 
-    /// Like [`Self::stop`], for a training that will not go on: the checkpoint has the adapter.
+    /// Like [`Self::stop`], for a training that will not be resumed: the checkpoint has the adapter.
     pub fn finish(&self) {
         self.stop.0.store(StopSignal::FINISH, Ordering::Relaxed);
     }
@@ -135,12 +135,12 @@ impl Drop for TrainingRun {
 }
 
 impl EventSender {
-    /// Whether another event can be sent.
+    /// True if another event can be sent without waiting.
     pub fn has_room(&self) -> bool {
         self.0.capacity() > 0 || self.0.is_closed()
     }
 
-    /// Whether the training was cancelled.
+    /// True once the training was cancelled.
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
     }

@@ -1,4 +1,4 @@
-//! How much memory a training takes.
+//! The memory of a training.
 
 use super::options::{TrainingData, TrainingOptions, example_lengths};
 use outpost_models::decoder_config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};

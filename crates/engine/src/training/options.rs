@@ -1,4 +1,4 @@
-//! What and how to train.
+//! The method and hyperparameters of a training.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use outpost_models::training::TrainingText;
 /// Steps of the warm-up per step of the training.
 const WARMUP_SHARE: f64 = 0.05;
 
-/// How the adapter learns.
+/// The training method of the adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TrainingMethod {
     /// Each text is an example.

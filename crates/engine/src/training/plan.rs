@@ -1,5 +1,5 @@
-//! Which examples each step computes. It depends on nothing but the examples' lengths, the options and the seed, so that a
-//! training that was interrupted goes on with the same steps.
+//! Which examples each step computes. It depends only on the examples' lengths, the options and the seed, so that an
+//! interrupted training resumes with the same steps.
 
 use super::options::TrainingOptions;
 use outpost_models::training::SplitMix;

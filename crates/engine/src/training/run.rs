@@ -25,20 +25,20 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(120);
 /// Validations in a training, besides those at the ends of epochs.
 const VALIDATIONS: u32 = 10;
 
-/// A training that was begun.
+/// A training that has started.
 pub struct Training {
     pub model: TrainableModel,
     pub data: TrainingData,
     pub options: TrainingOptions,
-    /// The state to go on with.
+    /// The saved state from which to resume.
     pub saved: Option<Vec<u8>>,
     pub events: EventSender,
-    /// Whether the training shall save its state and end.
+    /// The request to save the state and end.
     pub stop: Arc<StopSignal>,
     pub clock: Arc<dyn ClockRng>,
 }
 
-/// How a training ended.
+/// The outcome of a training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     Complete,
@@ -69,7 +69,7 @@ pub fn fingerprint(base: &str, options: &TrainingOptions, data: &TrainingData) -
 struct Sums {
     loss: f64,
     hits: f64,
-    /// What the loss and the hits are divided by: targets, or pairs.
+    /// The divisor of the loss and the hits: targets, or pairs.
     count: f64,
 }
 
@@ -141,7 +141,7 @@ struct Steps<'a> {
     options: TrainingOptions,
     /// The tokens of each example.
     lengths: Vec<usize>,
-    /// The log probabilities of pairs without the adapter, once they were computed.
+    /// The log probabilities of pairs without the adapter; `None` until they are computed.
     references: Vec<Option<[f32; 2]>>,
     progress: Progress,
     events: EventSender,

@@ -1,4 +1,4 @@
-//! The state of a training between two steps, as bytes: what it needs to go on as if it had not been interrupted.
+//! The state of a training between two steps, as bytes. A training that resumes from it ends with the same adapter.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use outpost_models::training::{AdamW, LoraParameters};
 const MAGIC: &[u8; 8] = b"OUTLORA\x01";
 const MAX_HEADER: usize = 1 << 20;
 
-/// What is known besides the numbers.
+/// The part of the state besides the numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Steps that were taken.

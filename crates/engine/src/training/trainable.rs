@@ -17,7 +17,7 @@ pub struct TrainableModel {
     pub parameters: LoraParameters,
     /// Max tokens that are computed at once.
     pub micro_batch: usize,
-    /// Whether the graphs of all layers fit into memory.
+    /// Set if the graphs of all layers fit into memory. Otherwise, they are computed again in the backward pass.
     pub keep_graphs: bool,
     pub lease: Lease,
 }

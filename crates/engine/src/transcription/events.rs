@@ -29,7 +29,7 @@ impl WindowSender {
         sent
     }
 
-    /// Whether the transcription has ended or was cancelled, so that it takes no more windows.
+    /// True once the transcription has ended or was cancelled, and takes no more windows.
     pub fn is_cancelled(&self) -> bool {
         self.events.upgrade().is_none_or(|events| events.is_closed())
     }

@@ -10,12 +10,12 @@ use crate::ids::Tenant;
 pub struct PreparedRequest {
     pub tenant: Tenant,
     pub options: Arc<DecodingOptions>,
-    /// Whether to compute the times of words.
+    /// Requests the times of words.
     pub words: bool,
     pub language: Language,
 }
 
-/// What is known about the language of a request.
+/// The language of a request, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
     /// Its token; `None` in models that know only English.

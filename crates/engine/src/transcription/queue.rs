@@ -23,7 +23,7 @@ impl RequestQueue for TranscriptionQueue {
         Arc::new(Self { runtime, scheduler: Mutex::new(TranscriptionScheduler::new()) })
     }
 
-    /// Requests in the queue, also those that have begun.
+    /// Requests in the queue, including running ones.
     fn waiting(&self) -> usize {
         self.lock().requests(None)
     }

@@ -1,4 +1,4 @@
-//! How repetitive a text is.
+//! Measures the repetitiveness of a text.
 
 use std::io::Write;
 

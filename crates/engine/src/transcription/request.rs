@@ -27,7 +27,7 @@ pub struct TranscriptionRequest {
     /// 0 takes the most likely tokens; windows whose text is repetitive or improbable are then decoded again with higher
     /// temperatures.
     pub temperature: f32,
-    /// Whether to compute the times of words.
+    /// Requests the times of words.
     pub words: bool,
     pub seed: u64,
     /// The tenant, for fair scheduling.
@@ -41,11 +41,11 @@ pub struct SpeechWindow {
     pub start: u64,
     /// At most [`WINDOW_SAMPLES`], from -1 to 1.
     pub samples: Vec<f32>,
-    /// Where there is speech in `samples`.
+    /// The ranges of `samples` that contain speech.
     pub speech: Vec<Range<usize>>,
 }
 
-/// What a transcription reports, in the order of the audio.
+/// Events of a transcription, in the order of the audio.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TranscriptionEvent {
     /// The code of the language of the whole audio. It comes first, once.

@@ -25,7 +25,7 @@ type Align<'a> = &'a mut dyn FnMut(&[u32]) -> Result<AttentionWeights, ModelErro
 pub struct RunningWindow {
     pub job: WindowJob,
     pub decoder: WindowDecoder,
-    /// Whether the network has encoded the samples.
+    /// Set once the network has encoded the samples.
     pub is_encoded: bool,
     pub segments: Vec<Segment>,
     /// Where the part begins that is decoded; samples.
@@ -72,7 +72,7 @@ impl RunningWindow {
         // The model may have invented the text of silence.
         let rest = unfinished.filter(|rest| self.has_speech(self.begin_of(rest)));
         let seek = rest.as_ref().map(|rest| self.begin_of(rest)).filter(|begin| *begin >= self.seek + MIN_ADVANCE);
-        // What is not decoded again keeps its text.
+        // Text that is not decoded again is kept.
         let kept = rest.filter(|rest| seek.is_none() && segments::has_text(vocabulary, &decoded.tokens, rest));
         segments.extend(kept);
         let mut new: Vec<Segment> = segments.iter().map(|one| self.segment(one, &decoded)).collect();
@@ -93,7 +93,7 @@ impl RunningWindow {
         self.seek + segment.start as usize * TIMESTAMP_SAMPLES
     }
 
-    /// Whether the window has speech after this sample.
+    /// True if the window has speech after this sample.
     fn has_speech(&self, after: usize) -> bool {
         let speech = self.job.window.speech.iter().map(|range| range.end.saturating_sub(range.start.max(after)));
         speech.sum::<usize>() >= MIN_SPEECH

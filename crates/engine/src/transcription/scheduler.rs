@@ -54,7 +54,7 @@ pub struct WindowJob<M = TranscriptionModel> {
 }
 
 impl<M> WindowJob<M> {
-    /// Whether the request was cancelled.
+    /// True once the request was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.events.is_closed()
     }
@@ -81,7 +81,7 @@ impl<M> QueuedRequest<M> {
         }
     }
 
-    /// Whether its next window can be transcribed. Others wait until the first one has detected the language.
+    /// True if its next window can be transcribed. Later windows wait until the first one has detected the language.
     fn is_ready(&self) -> bool {
         self.waiting.is_some() && (self.taken == 0 || self.request.language != Language::Unknown)
     }
@@ -116,7 +116,7 @@ impl<M> TranscriptionScheduler<M> {
         Self { next: self.next, ..Self::new() }
     }
 
-    /// Requests in the queue, in total or of a tenant, also those that have begun.
+    /// Requests in the queue, in total or of a tenant, including running ones.
     pub fn requests(&self, of: Option<Tenant>) -> usize {
         self.requests.values().filter(|one| of.is_none_or(|tenant| one.request.tenant == tenant)).count()
     }
@@ -231,7 +231,7 @@ impl<M> TranscriptionScheduler<M> {
         self.reset_if_empty();
     }
 
-    /// Served amounts are meaningless once the queue is empty.
+    /// With an empty queue, served amounts have no meaning.
     fn reset_if_empty(&mut self) {
         if self.requests.is_empty() {
             self.served.clear();

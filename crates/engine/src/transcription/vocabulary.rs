@@ -78,7 +78,7 @@ impl WhisperVocabulary {
         })
     }
 
-    /// Whether a token is a timestamp.
+    /// True for timestamp tokens.
     pub fn is_timestamp(&self, id: u32) -> bool {
         (self.first_timestamp..self.first_timestamp + TIMESTAMPS).contains(&id)
     }
@@ -88,7 +88,7 @@ impl WhisperVocabulary {
         self.is_timestamp(id).then(|| id - self.first_timestamp)
     }
 
-    /// Whether a token is text: neither special nor a timestamp.
+    /// True for text tokens, which are neither special nor timestamps.
     pub fn is_text(&self, id: u32) -> bool {
         id < self.end_of_text && !self.tokens.is_control(id)
     }

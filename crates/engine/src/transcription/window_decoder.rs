@@ -37,7 +37,7 @@ pub struct DecodingOptions {
     pub positions: usize,
 }
 
-/// What the network computes next for a window.
+/// The next computation of the network for a window.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NextTokens<'a> {
     /// The position of the first token.
@@ -94,7 +94,7 @@ pub struct WindowDecoder {
     phase: Phase,
     /// The token of the language; `None` before it is detected, and of models that know only English.
     language: Option<u32>,
-    /// What is computed next.
+    /// The tokens to compute next.
     input: Vec<u32>,
     position: usize,
     /// The number of tokens of the prompt before the start of the transcript.
@@ -156,7 +156,7 @@ impl WindowDecoder {
         self.logprobs.clear();
     }
 
-    /// What the network computes next.
+    /// The tokens that the network computes next.
     pub fn next_tokens(&self) -> NextTokens<'_> {
         let last = self.input.len().saturating_sub(1);
         let logits_of = match self.phase {

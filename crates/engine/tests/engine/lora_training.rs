@@ -291,7 +291,7 @@ fn dropout_depends_only_on_the_seed_and_the_position() {
         let second: Vec<f32> = kept.1.iter().zip(&kept.0).map(|(both, first)| both - first).collect();
         assert!(difference(&second, &kept.0) > 1e-3, "{name}: passes have different masks");
         assert!(difference(&run(start(&parameters, &new), true, Some(0.3), 2).0, &kept.0) > 1e-3);
-        // The next step after a resumption is that of a training that goes on.
+        // The next step after a resumption equals that of an uninterrupted training.
         let next = run(start(&kept.2, &kept.3), true, Some(0.3), 1);
         let mut going_on = start(&parameters, &new);
         going_on.set_dropout(0.3, 1).unwrap();

@@ -118,7 +118,7 @@ impl Catalog {
 }
 
 impl CatalogModel {
-    /// Whether it is embedded in the binary.
+    /// True for models that are embedded in the binary and need no download.
     pub fn is_embedded(&self) -> bool {
         self.sources.iter().any(|source| matches!(source, Source::Builtin))
     }

@@ -71,7 +71,7 @@ pub enum PullError {
 }
 
 impl PullError {
-    /// Whether another source may succeed where this one failed.
+    /// True if another source may succeed where this one failed, so that it is worth trying.
     pub(super) fn is_source_error(&self) -> bool {
         match self {
             Self::NoPip { .. } | Self::NoNpm { .. } | Self::DownloadFailed { .. } => true,

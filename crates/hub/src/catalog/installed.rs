@@ -22,7 +22,7 @@ pub struct ModelOnDisk {
     pub name: String,
     /// Sum of its files.
     pub bytes: u64,
-    /// Whether other servers run it.
+    /// Set for upstream models, which other servers run.
     pub is_upstream: bool,
 }
 
@@ -90,7 +90,7 @@ impl Sum {
     }
 }
 
-/// Whether the server treats a folder with these files (relative paths) as a model.
+/// True if the server treats a folder with these files (relative paths) as a model.
 pub(super) fn is_model<'f>(files: impl IntoIterator<Item = &'f str> + Clone) -> bool {
     let visible = || files.clone().into_iter().filter(|file| !is_hidden_path(file)).map(Path::new);
     let top_level = || visible().filter(|file| file.components().count() == 1);

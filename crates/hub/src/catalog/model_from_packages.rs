@@ -29,7 +29,7 @@ const STATE_FILE: &str = "state.json";
 /// Polls without growth until the user is notified, because pip and npm retry silently for minutes.
 const SILENT_POLLS: u32 = 200;
 
-/// How many packages are done. The default is an empty download.
+/// Number of packages that are done. The default is an empty download.
 #[derive(Default, Serialize, Deserialize)]
 struct State {
     /// The plan it belongs to; if the catalog changed, the download restarts.

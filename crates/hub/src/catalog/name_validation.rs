@@ -11,7 +11,7 @@ const MAX_COMPONENT_BYTES: usize = 255;
 /// Reserved names in the models folder: adapters, the catalog of a checkout, and the settings of models.
 pub(super) const RESERVED: [&str; 3] = ["loras", "catalog.toml", "models.toml"];
 
-/// Whether a name is reserved, or that of a hidden file; ignores case, because some file systems do.
+/// True for reserved names and those of hidden files. Ignores case, because some file systems do.
 pub fn is_reserved(name: &str) -> bool {
     is_hidden(name) || RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(name))
 }

@@ -1,5 +1,5 @@
-//! What a pull has to do for one source: which packages it downloads, which entries it takes from them, and which files
-//! it makes of these.
+//! The plan of a pull from one source: the packages to download, the entries to take from them, and the files to make
+//! of these.
 
 use std::path::{Path, PathBuf};
 
@@ -24,11 +24,11 @@ pub struct PlannedFile<'m> {
     pub bytes: u64,
     /// None: only the file made of it is verified.
     pub sha256: Option<&'m str>,
-    /// Whether it is a file of the model, not only of a converter.
+    /// Set for files of the model. Others are only inputs of a converter.
     pub is_models: bool,
 }
 
-/// What makes the model's other files.
+/// The step that makes the model's other files.
 pub enum Finish<'m> {
     Nothing,
     /// Extract the model's only file from the joined parts.

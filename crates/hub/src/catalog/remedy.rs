@@ -1,4 +1,4 @@
-//! What to do about an error.
+//! Remedies for errors.
 
 use std::fmt::Display;
 

@@ -42,7 +42,7 @@ pub struct ModelSource {
     pub integrity: Integrity,
 }
 
-/// What is known of the files' hashes.
+/// The evidence for the files' hashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Integrity {

@@ -173,7 +173,7 @@ impl Inputs {
 }
 
 impl Input {
-    /// Whether the model's file of that name comes from this input.
+    /// True if the model's file of that name comes from this input.
     pub(super) fn gives(&self, file: &str) -> bool {
         self.name == file || (self.is_folder() && file.starts_with(&self.name))
     }

@@ -56,7 +56,7 @@ pub struct AddressPolicy {
 }
 
 impl AddressPolicy {
-    /// Whether a connection to `address`, one of the addresses of `host`, may be opened.
+    /// Decides about a connection to `address`, one of the addresses of `host`.
     pub fn permits(&self, host: &str, port: u16, address: IpAddr) -> bool {
         let is_named = |allowed: &AllowedHost| {
             allowed.host.eq_ignore_ascii_case(host) && allowed.port.is_none_or(|allowed| allowed == port)

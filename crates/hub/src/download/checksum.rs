@@ -10,7 +10,7 @@ use outpost_common::display::hex;
 
 const CHUNK: usize = 1 << 20;
 
-/// What the content of a file must hash to. Digests are lower-case hex.
+/// The expected hash of a file's content. Digests are lower-case hex.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checksum {
     Sha256(String),
@@ -49,8 +49,8 @@ impl Checksum {
         (!expected.eq_ignore_ascii_case(&found.compared)).then(|| (expected.to_owned(), found.compared.clone()))
     }
 
-    /// A hash that has begun with what stands before a content of `length` bytes, and what stands after it. `None`: the digest is
-    /// of the content alone.
+    /// A hash of the bytes before a content of `length` bytes, and the bytes after it. `None`: the digest is of the
+    /// content alone.
     fn begin(&self, length: u64) -> Option<(Context, Arc<[u8]>)> {
         let (algorithm, before, after) = match self {
             Self::GitBlob(_) => {

@@ -54,7 +54,7 @@ pub struct FileSpec {
 }
 
 impl FileSpec {
-    /// Whether parts from different requests are sure to be parts of the same file.
+    /// True if parts from different requests certainly belong to the same file, so that a download can be resumed.
     fn is_versioned(&self) -> bool {
         self.checksum != Checksum::None || self.request.etag.is_some()
     }
@@ -85,7 +85,7 @@ pub struct Probe {
     pub head: Head,
     /// In bytes, if the server says it.
     pub length: Option<u64>,
-    /// Whether the server sends parts of it.
+    /// Set if the server accepts range requests for it.
     pub has_ranges: bool,
 }
 
@@ -210,7 +210,7 @@ impl Downloader {
         progress.advance(resumed);
         let ran = self.wait(transfer.run(), &transfer.shared, progress);
         progress.done();
-        // What has arrived is kept, whatever happened.
+        // Parts that have arrived are kept in every case.
         let recorded = file.record();
         ran.and(recorded)?;
         drop(transfer);

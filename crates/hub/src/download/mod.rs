@@ -1,7 +1,7 @@
 //! Downloads of large files over HTTP, for pulls that a user has asked for.
 //!
-//! A file is fetched in parts over several connections. Finished parts are recorded beside the file, so a download goes
-//! on where it stopped, even after the process was killed. The whole file is hashed before it gets its name.
+//! A file is fetched in parts over several connections. Finished parts are recorded beside the file, so a download
+//! resumes where it stopped, even after the process was killed. The whole file is hashed before it gets its name.
 //!
 //! Servers are not trusted. Redirects are followed one by one: never from https to http, and an `Authorization` header
 //! stays with the origin that it is meant for. Addresses that are not public are refused right before the connection,

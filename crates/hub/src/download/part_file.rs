@@ -178,7 +178,7 @@ fn remove_state(path: &Path) -> Result<(), DownloadError> {
     }
 }
 
-/// An unreadable record is none.
+/// An unreadable record counts as absent.
 fn read_state(path: &Path) -> Option<State> {
     let is_small = path.symlink_metadata().is_ok_and(|it| it.is_file() && it.len() <= MAX_STATE_BYTES);
     serde_json::from_slice(&fs::read(path).ok().filter(|_| is_small)?).ok()

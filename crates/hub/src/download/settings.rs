@@ -15,10 +15,10 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// From a request to the head of its response.
     pub head_timeout: Duration,
-    /// A connection that brings fewer than [`Self::stall_bytes`] in this time has stalled.
+    /// A connection that transfers fewer than [`Self::stall_bytes`] in this time has stalled.
     pub stall_timeout: Duration,
     pub stall_bytes: u64,
-    /// Attempts in a row that bring nothing, before a download fails.
+    /// Consecutive attempts without progress, before a download fails.
     pub attempts: u32,
     /// The wait after the first failed attempt; it doubles with each one.
     pub first_wait: Duration,

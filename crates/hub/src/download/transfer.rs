@@ -18,12 +18,12 @@ use super::part_file::PartFile;
 use super::retry::{Attempts, Next};
 use outpost_common::clock_rng::ClockRng;
 
-/// An attempt that brings this many bytes is progress, after which attempts are counted from the beginning.
+/// Bytes that count as progress. After that, attempts are counted from the beginning.
 const PROGRESS_BYTES: u64 = 1 << 20;
-/// How often the URL may be resolved again because the one of a redirect has expired.
+/// Number of times that an expired URL of a redirect may be resolved again.
 const MAX_EXPIRED: u32 = 5;
 
-/// What workers tell the thread that waits for them.
+/// Messages of workers to the thread that waits for them.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// Bytes received or verified; those of a repeated part are taken back.
@@ -45,11 +45,11 @@ pub(super) struct Transfer {
     pub clock_rng: Arc<dyn ClockRng>,
     pub request: Request,
     pub length: u64,
-    /// Whether parts of several answers are sure to belong together.
+    /// Set if parts of several answers certainly belong to the same file, so that a download can be resumed.
     pub is_versioned: bool,
     pub file: Arc<PartFile>,
     pub shared: Arc<Shared>,
-    /// Where redirects ended, so that each part does not ask the hub again.
+    /// The target of the redirects, so that each part does not ask the hub again.
     pub resolved: Mutex<Option<Location>>,
 }
 
@@ -194,7 +194,7 @@ impl Transfer {
     }
 }
 
-/// Whether the URL of a redirect seems to have expired.
+/// Detects an expired URL of a redirect, which must be resolved again.
 fn is_gone(error: &DownloadError) -> bool {
     error.refusal().is_some_and(|refusal| matches!(refusal.status.as_u16(), 400 | 401 | 403 | 404 | 410))
 }

@@ -17,7 +17,7 @@ use outpost_common::progress::Progress;
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
 /// Max files of a repository.
 const MAX_FILES: usize = 50_000;
-/// What need not be escaped in a segment of a path.
+/// Characters that need no escape in a segment of a path.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'+');
 
 #[derive(Deserialize)]

@@ -150,7 +150,7 @@ fn check_model(plan: &Plan, folder: &Path, force: bool) -> Result<(), HubError> 
     if force { Ok(()) } else { Plan { need, ..plan.clone() }.check_memory() }
 }
 
-/// What is recorded of the installed model, if it is this one.
+/// The record of the installed model, if it is this one.
 fn installed(plan: &Plan, models_dir: &Path) -> Option<SourceFile> {
     let folder = models_dir.join(&plan.name);
     let installed = read_source(&folder).filter(|it| it.source.integrity != Integrity::Claimed)?;
@@ -192,7 +192,7 @@ pub fn verify_installed(
     }
 }
 
-/// Whether the name is free, or may be replaced. A file of that name would hide behind the folder.
+/// Checks that the name is free, or may be replaced. A file of that name would hide behind the folder.
 fn check_free(plan: &Plan, models_dir: &Path, force: bool) -> Result<(), HubError> {
     let folder = models_dir.join(&plan.name);
     let files = ["gguf", "safetensors", "bin"].map(|ending| models_dir.join(format!("{}.{ending}", plan.name)));

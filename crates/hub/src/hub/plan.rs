@@ -16,7 +16,7 @@ use outpost_common::progress::Progress;
 use outpost_engine::{MemoryNeed, ModelInfo, Settings};
 use outpost_models::model_files::is_weights;
 
-/// What limits the choice.
+/// Limits of the choice.
 #[derive(Clone, Debug)]
 pub struct PlanOptions {
     /// The model's name in the models folder; else that of the file or the repository.
@@ -51,7 +51,7 @@ impl Plan {
         self.settings.memory_bytes
     }
 
-    /// Whether the content of each file is known beforehand.
+    /// True if the hash of each file is known before the download.
     pub fn is_verifiable(&self) -> bool {
         self.files.iter().all(|file| file.checksum != Checksum::None)
     }

@@ -30,7 +30,7 @@ pub struct Candidate {
     pub state: State,
 }
 
-/// Whether a candidate can be installed.
+/// The suitability of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// Judged by its name.
@@ -109,7 +109,7 @@ fn is_quantization(word: &str) -> bool {
     has_bits || matches!(word, "F16" | "F32" | "BF16" | "MXFP4")
 }
 
-/// Whether the type that the name stands for is supported. The header has the last word, because files mix types.
+/// True if the type in the name is supported. The header decides in the end, because files mix types.
 fn is_supported(name: &str) -> bool {
     let base = ["_XXS", "_XS", "_S", "_M", "_L", "_XL"].iter().find_map(|size| name.strip_suffix(size));
     type_named(name).is_some() || base.is_some_and(|base| type_named(base).is_some())
@@ -131,7 +131,7 @@ pub(super) fn by_preference(candidates: &[Candidate], limit: u64) -> Vec<usize> 
         let name = candidate.label();
         let is_small = name == "Q8_0" && candidate.bytes < SMALL_BYTES;
         let place = PREFERENCE.iter().position(|preferred| *preferred == name).unwrap_or(PREFERENCE.len());
-        // What is larger than the memory comes last.
+        // Files larger than the memory come last.
         (candidate.bytes > limit, if is_small { 0 } else { place + 1 })
     };
     let has_gguf = candidates.iter().any(|candidate| !candidate.is_ggml());

@@ -190,7 +190,7 @@ struct Entries<'a> {
     at: u64,
 }
 
-/// What an extension header says of the next entry.
+/// The properties that an extension header sets for the next entry.
 #[derive(Default)]
 struct Extensions {
     path: Option<Vec<u8>>,

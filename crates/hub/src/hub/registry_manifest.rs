@@ -85,7 +85,7 @@ struct Platform {
 #[derive(Debug, Default)]
 pub struct Artifact {
     pub(super) files: Vec<LayerFile>,
-    /// What is not used of it.
+    /// The parts of it that are not used.
     pub(super) unused: Vec<&'static str>,
     /// Layers that are uncompressed tar archives.
     pub(super) archives: Vec<ArchiveLayer>,
@@ -259,7 +259,7 @@ impl Descriptor {
     }
 }
 
-/// Whether a file has a usable path and size. A license that is too long is left out.
+/// True for files with a usable path and size. A license that is too long is left out.
 pub(super) fn is_wanted(path: &str, bytes: u64) -> bool {
     is_usable(path, Some(bytes)) && !(path.starts_with("LICENSE") && bytes > MAX_LICENSE_BYTES)
 }

@@ -1,4 +1,4 @@
-//! What a source says about a file, and its first bytes.
+//! A file as its source describes it, and its first bytes.
 
 use super::client::Hub;
 use super::error::HubError;

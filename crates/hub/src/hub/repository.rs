@@ -1,4 +1,4 @@
-//! What a source has.
+//! The files that a source offers.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ pub struct Repository {
     pub revision: String,
     /// As its authors state it; untrusted text of one line.
     pub license: Option<String>,
-    /// Whether its license must be accepted first.
+    /// Set if its license must be accepted on the hub first.
     pub is_gated: bool,
     pub files: Vec<HubFile>,
     /// Media types of archives that cannot be read; each once.
@@ -48,7 +48,7 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
     hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
 }
 
-/// Whether a file has a usable path and size. Others are as good as absent.
+/// True for files with a usable path and size. Others are treated as absent.
 pub(super) fn is_usable(path: &str, size: Option<u64>) -> bool {
     check_file_path(path).is_ok() && size.is_none_or(|size| size <= MAX_FILE_BYTES)
 }

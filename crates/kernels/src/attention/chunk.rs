@@ -21,7 +21,7 @@ const MIN_SCORE: f32 = -1e30;
 trait KvElement: Copy + Default {
     /// Whether positions have scales.
     const SCALED: bool = false;
-    /// Whether elements are stored in pairs, along the width of keys and the positions of values.
+    /// Elements are stored in pairs, along the width of keys and the positions of values.
     const PAIRS: bool = false;
 
     /// Loads 16 elements as floats.

@@ -23,7 +23,7 @@ pub struct AttentionShape {
     pub width: usize,
     /// Scale of scores, usually `1 / sqrt(width)`.
     pub scale: f32,
-    /// Whether a row sees only itself and earlier positions.
+    /// Causal mask: a row sees only itself and earlier positions.
     pub causal: bool,
     /// Sliding window: a row sees positions whose distance is less than this.
     pub window: Option<usize>,

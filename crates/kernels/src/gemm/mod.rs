@@ -52,7 +52,7 @@ pub(crate) struct GemmTask {
     pub columns: usize,
     /// The bias of each group, `[groups, 16]`, or null.
     pub bias: *const f32,
-    /// Whether the products are added to the output, for floats.
+    /// Adds the products to the output instead of replacing it, for floats.
     pub accumulate: bool,
 }
 
@@ -318,7 +318,7 @@ impl GemmTask {
 
 /// A weight type, quantised or float.
 trait WeightFormat {
-    /// Whether two groups at a time are faster, if registers allow.
+    /// Computes two groups at a time, if registers allow.
     const TWO_GROUPS: bool;
 
     /// Multiplies `G` groups, from the tile's own on, by a tile of `R` rows.
@@ -430,7 +430,7 @@ impl<F: WeightFormat> GemmKernel<'_, F> {
     }
 }
 
-/// Whether weights of this type are multiplied by activations rounded to bf16.
+/// True if weights of this type are multiplied by activations rounded to bf16.
 pub(crate) fn uses_bf16_pairs(dtype: DType, isa: Isa) -> bool {
     dtype == DType::BF16 && isa.has_bf16_dot()
 }

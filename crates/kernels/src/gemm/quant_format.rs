@@ -12,11 +12,11 @@ pub(super) trait QuantFormat {
     const LAYOUT: Layout = Layout::of(Self::DTYPE);
     /// log2 of the offset that is subtracted from each code; 0 for none.
     const OFFSET: u32 = 0;
-    /// Whether there is a minimum term.
+    /// The format has a minimum term.
     const MINIMUM: bool = false;
-    /// Whether each half of a tile has a scale of its own.
+    /// Each half of a tile has a scale of its own.
     const HALVES: bool = false;
-    /// Whether codes are signed bytes.
+    /// Codes are signed bytes.
     const SIGNED: bool = false;
     /// A table that nibbles index.
     const TABLE: Option<&'static [i8; 16]> = None;

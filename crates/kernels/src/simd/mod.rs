@@ -54,7 +54,7 @@ impl Isa {
         Self::ALL.into_iter().filter(|isa| isa.is_available()).collect()
     }
 
-    /// Whether the instruction set has bf16 dot products.
+    /// True for instruction sets with bf16 dot products.
     pub fn has_bf16_dot(self) -> bool {
         self == Self::Avx512Bf16
     }

@@ -1,4 +1,4 @@
-//! What networks need of a device: tensors, weights, the KV cache, and operations on them.
+//! The interface of devices for networks: tensors, weights, the KV cache, and operations on them.
 
 use std::fmt;
 use std::ops::Range;
@@ -58,7 +58,7 @@ pub type Pause = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 #[derive(Clone)]
 pub struct RequestOptions {
     pub pause: Pause,
-    /// Whether attention may round queries, keys and values to bf16.
+    /// Lets attention round queries, keys and values to bf16.
     pub bf16_attention: bool,
 }
 

@@ -1,10 +1,10 @@
 //! Routing in mixtures of experts: which experts compute a token, and with which weights. It is computed on the host.
 
-/// How the experts of a token are selected.
+/// Rules for selecting the experts of a token.
 #[derive(Clone, Copy, Debug)]
 pub struct Routing {
     pub experts_per_token: usize,
-    /// Whether the weights of the selected experts are scaled to a sum of one.
+    /// Scales the weights of the selected experts to a sum of one.
     pub normalise_weights: bool,
 }
 

@@ -46,7 +46,7 @@ impl TrainingText {
     }
 }
 
-/// How well a target was predicted.
+/// The quality of a target's prediction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TargetScore {
     pub log_probability: f32,

@@ -65,9 +65,9 @@ pub struct AttentionConfig {
     pub rope: Option<usize>,
     /// The order in which the checkpoint has the rows of queries and keys.
     pub rope_layout: RopeLayout,
-    /// Whether the queries and keys of each head are normalized.
+    /// The queries and keys of each head are normalized.
     pub qk_norms: bool,
-    /// Whether the query, key and value projections must have biases.
+    /// The query, key and value projections must have biases.
     pub biases: bool,
     /// Factor of the scores.
     pub scale: f32,
@@ -87,7 +87,7 @@ pub enum FeedForwardConfig {
 pub struct DenseConfig {
     pub inner: usize,
     pub activation: Activation,
-    /// Whether the gate and up projections are one tensor.
+    /// The gate and up projections are one tensor.
     pub fused_gate_up: bool,
 }
 
@@ -99,7 +99,7 @@ pub struct MoeConfig {
     pub experts_per_token: usize,
     pub inner: usize,
     pub activation: Activation,
-    /// Whether the weights of the selected experts are scaled to a sum of one.
+    /// Scales the weights of the selected experts to a sum of one.
     pub normalise_weights: bool,
 }
 

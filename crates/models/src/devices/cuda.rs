@@ -68,7 +68,7 @@ fn check_capability(index: usize, name: &str, (major, minor): (u32, u32)) -> Res
     ))
 }
 
-/// What to install for a missing library. The packages are those of NVIDIA's Debian repository and of PyPI.
+/// Names the packages that contain a missing library: those of NVIDIA's Debian repository and of PyPI.
 fn missing(library: Library, major: u32, minor: u32) -> String {
     let (file, debian, pypi) = match library {
         Library::Driver => return "libcuda.so.1 was not found; install the NVIDIA driver".to_owned(),

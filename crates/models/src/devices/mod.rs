@@ -17,7 +17,7 @@ use crate::backend::Isa;
 pub use gpu::Gpu;
 use outpost_common::device_choice::DeviceChoice;
 
-/// What a [`DeviceChoice`] means on this machine.
+/// The device of this machine that a [`DeviceChoice`] selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selected {
     /// The CPU, with Outpost's own kernels. `reason`: why it is not a GPU, if a GPU would have been preferred.

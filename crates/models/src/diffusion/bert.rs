@@ -14,7 +14,7 @@ use crate::weights::Loader;
 #[derive(Clone, Debug, PartialEq)]
 pub struct BertConfig {
     pub encoder: EncoderConfig,
-    /// Whether attention masks padding tokens.
+    /// Attention masks padding tokens.
     pub mask_padding: bool,
     /// The ID of the padding token.
     pub padding_id: u32,

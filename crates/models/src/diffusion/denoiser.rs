@@ -86,7 +86,7 @@ impl DenoiserConfig {
         }
     }
 
-    /// Whether the guidance scale is an input of the denoiser (guidance-distilled models).
+    /// True for guidance-distilled models: the guidance scale is an input of the denoiser.
     pub fn embeds_guidance(&self) -> bool {
         match self {
             Self::Unet(unet) => unet.time.guidance_dim.is_some(),
@@ -95,7 +95,7 @@ impl DenoiserConfig {
         }
     }
 
-    /// Whether classifier-free guidance with a negative prompt applies.
+    /// True if classifier-free guidance applies, which computes each step for the negative prompt as well.
     pub fn uses_cfg(&self) -> bool {
         !self.embeds_guidance() && !matches!(self, Self::Flux(_))
     }

@@ -15,7 +15,7 @@ pub(super) struct ResnetConfig {
     pub epsilon: f32,
     /// Width of the timestep embedding; `None` for autoencoders.
     pub temb_width: Option<usize>,
-    /// Whether the timestep embedding scales and shifts, rather than only shifts.
+    /// The timestep embedding scales and shifts. Otherwise it only shifts.
     pub time_scale_shift: bool,
     /// The output of a block is divided by this.
     pub output_scale_factor: f32,

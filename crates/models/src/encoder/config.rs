@@ -28,11 +28,11 @@ pub struct EncoderConfig {
     pub epsilon: f32,
     pub positions: Positions,
     pub activation: Activation,
-    /// Whether the feed-forward network has a gate.
+    /// The feed-forward network has a gate.
     pub gated: bool,
-    /// Whether norms come before sublayers (pre-norm), rather than after the residual sum.
+    /// Norms come before sublayers (pre-norm) and not after the residual sum.
     pub pre_norm: bool,
-    /// Whether projections must have biases.
+    /// Projections must have biases.
     pub biases: bool,
 }
 

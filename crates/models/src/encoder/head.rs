@@ -31,8 +31,8 @@ pub struct Head<B: Backend> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Labels {
     pub names: Vec<String>,
-    /// Whether several labels may apply to a text. Each logit is then scored by itself (sigmoid); otherwise, the scores of
-    /// all labels add up to one (softmax).
+    /// Several labels may apply to a text: each logit is scored by itself (sigmoid). Otherwise, the scores of all
+    /// labels add up to one (softmax).
     pub are_independent: bool,
 }
 

@@ -21,7 +21,7 @@ pub use tensor::{TensorInfo, type_named};
 pub(crate) use tensor::{find_type, size_in_bytes, type_name};
 pub use value::{Array, Metadata, Number, Value};
 
-/// Why a file was rejected.
+/// The reason why a file was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
     #[error("not a GGUF file: it begins with {0:02x?}, not with \"GGUF\"{hint}", hint = git_lfs_hint(*.0))]

@@ -25,7 +25,7 @@ pub(super) struct BlockShape {
     pub inputs: usize,
     pub outputs: usize,
     pub style: usize,
-    /// Whether it doubles the length.
+    /// Doubles the length.
     pub upsamples: bool,
 }
 

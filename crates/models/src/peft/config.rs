@@ -8,7 +8,7 @@ use crate::error::{ModelError, Result};
 /// The file in an adapter's folder.
 pub const CONFIG_FILE: &str = "adapter_config.json";
 
-/// What to do about an adapter that is not supported.
+/// The remedy for an adapter that is not supported.
 pub const REMEDY: &str = "train the adapter without it, or merge the adapter into its base model";
 
 const MAX_RANK: usize = 1 << 14;
@@ -40,7 +40,7 @@ pub struct PeftConfig {
     pub base_model: Option<String>,
     rank: usize,
     alpha: f32,
-    /// Whether alpha is divided by the square root of the rank.
+    /// Divides alpha by the square root of the rank.
     rank_stabilized: bool,
     /// Ranks of modules that differ, by patterns of their paths.
     rank_pattern: Vec<(String, usize)>,
@@ -118,7 +118,7 @@ fn check_features(config: &ConfigJson<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a value turns a feature off.
+/// True for values that turn a feature off.
 fn is_off(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

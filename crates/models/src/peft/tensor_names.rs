@@ -5,7 +5,7 @@ use crate::error::{ModelError, Result};
 /// A module of a layer that adapters may target.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Module {
-    /// What precedes the number of the layer in the names of transformers' model.
+    /// The prefix of the layer's number in the names of transformers' model.
     layers: &'static str,
     /// Its path in a layer of transformers' model.
     pub path: &'static str,
@@ -95,7 +95,7 @@ const ROLES: &[(&str, Role)] = &[
     (".lora_B.default.weight", Role::Up),
 ];
 
-/// What precedes the path of a module.
+/// The prefix of module paths.
 const PREFIX: &str = "base_model.model.";
 
 /// The attributes of a model that hold its network. A model without a head is the network itself.
@@ -118,7 +118,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     (".bias", "training of biases"),
 ];
 
-/// What a tensor's name says.
+/// The parsed name of a tensor.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ParsedName<'a> {
     pub layer: usize,

@@ -157,7 +157,7 @@ pub fn parse_json(bytes: &[u8]) -> serde_json::Result<Value> {
     })
 }
 
-/// Whether an untrusted name is a plain file name, so that joining it to a folder stays inside that folder.
+/// Checks that an untrusted name is a plain file name, so that joining it to a folder stays inside that folder.
 pub fn is_file_name(name: &str) -> bool {
     let is_forbidden = |c: char| c.is_control() || matches!(c, '/' | '\\');
     !name.is_empty() && name.len() <= 255 && !name.starts_with('.') && !name.contains(is_forbidden)

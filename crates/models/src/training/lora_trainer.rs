@@ -24,7 +24,7 @@ pub struct LoraTrainer<'a> {
     /// The sum of the gradients since the last step.
     gradient: Vec<f32>,
     variables: Variables,
-    /// Whether the graphs of all layers are kept for the backward pass, which is faster but takes more memory.
+    /// Keeps the graphs of all layers for the backward pass, which is faster but takes more memory.
     pub keep_graphs: bool,
     dropout: Option<LoraDropout>,
     /// Passes with gradients since the last step.
@@ -87,9 +87,9 @@ impl<'a> LoraTrainer<'a> {
         })
     }
 
-    /// Zeroes elements of the inputs of down-projections with probability `rate`, and scales the others by `1 / (1 − rate)`.
-    /// Which ones depends on the seed, the number of steps, the number of passes since the last step, the module and the
-    /// element. A training that resumes after a step therefore goes on as if it had not stopped.
+    /// Zeroes elements of the inputs of down-projections with probability `rate`, and scales the others by `1 / (1 −
+    /// rate)`. The choice depends on the seed, the number of steps, the number of passes since the last step, the
+    /// module and the element. A training that resumes after a step therefore goes on as if it had not stopped.
     ///
     /// # Errors
     /// If the rate is not in [0, 1).

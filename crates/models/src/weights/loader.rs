@@ -88,7 +88,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.used.borrow_mut().extend(self.source.name(stem, Role::Weight));
     }
 
-    /// Whether the checkpoint has a weight of this stem.
+    /// True if the checkpoint has a weight of this stem.
     pub fn has(&self, stem: &str) -> bool {
         self.lookup(stem, Role::Weight).is_some()
     }

@@ -18,7 +18,7 @@ pub struct WhisperCache<B: Backend> {
     audio_positions: usize,
 }
 
-/// What a slot holds.
+/// The content of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     encoded: bool,

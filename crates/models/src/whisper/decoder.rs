@@ -42,7 +42,7 @@ struct DecoderLayer<B: Backend> {
     mlp: Mlp<B>,
 }
 
-/// What all layers of a step share.
+/// The inputs that all layers of a step share.
 struct Step<B: Backend> {
     tokens: B::Batch,
     audio: B::Batch,

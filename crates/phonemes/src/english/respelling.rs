@@ -52,7 +52,7 @@ const RESPELLED: [(&str, &str); 48] = [
     ("llm", "LLM"),
 ];
 
-/// What a lower-case word is read as.
+/// The respelling of a lower-case word.
 pub fn respelling(word: &str) -> Option<&'static str> {
     RESPELLED.iter().find(|(name, _)| *name == word).map(|(_, words)| *words)
 }

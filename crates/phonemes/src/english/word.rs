@@ -14,14 +14,14 @@ use super::respelling::respelling;
 /// What follows a word.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Following {
-    /// Whether the next sound is a vowel; `None` at a pause.
+    /// True if the next sound is a vowel; `None` at a pause.
     pub vowel: Option<bool>,
-    /// Whether the next word is *to*.
+    /// Set if the next word is *to*.
     pub to: bool,
 }
 
 impl Following {
-    /// What the word before hears: the first sound of these phonemes, if they have one.
+    /// The context of the previous word: the first sound of these phonemes, if they have one.
     pub fn before(self, phonemes: &str, text: &str) -> Self {
         let first = phonemes.chars().find(|symbol| is_pause(*symbol) || symbol.is_alphabetic() && !is_stress(*symbol));
         let vowel = match first {
@@ -38,7 +38,7 @@ impl Following {
 pub struct Reader<'a> {
     pub following: Following,
     pub context: Context<'a>,
-    /// Whether other words of the sentence are in lower case, so that capitals stand out.
+    /// Set if other words of the sentence are in lower case, so that capitals stand out.
     pub among_lower_case: bool,
 }
 
@@ -252,7 +252,7 @@ fn is_upper_case(word: &str) -> bool {
     word.contains(char::is_uppercase) && !word.contains(char::is_lowercase)
 }
 
-/// Whether the word has no more than three consonants in a row.
+/// True if the word has at most three consonants in a row.
 fn is_pronounceable(lower: &str) -> bool {
     lower.split(['a', 'e', 'i', 'o', 'u', 'y']).all(|consonants| consonants.len() < 4)
 }

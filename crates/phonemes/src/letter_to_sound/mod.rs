@@ -173,7 +173,7 @@ fn stress_of(sounds: &str) -> Stress {
     }
 }
 
-/// What the tree of the letter at `at` sees.
+/// The features of the letter at `at` for its tree.
 fn features(letters: &[u8], at: usize, right: &Hypothesis) -> Features {
     let letter = |offset: usize, before: bool| {
         let index = if before { at.checked_sub(offset) } else { at.checked_add(offset) };

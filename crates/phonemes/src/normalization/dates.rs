@@ -122,7 +122,7 @@ fn day_first(view: &View) -> Option<Reading> {
     Reading::new(2 + suffix + usize::from(year.is_some()), words)
 }
 
-/// Whether the number before this offset is a quantity and no day: *May 5% more*, *March 5.30*.
+/// True if the number before this offset is a quantity and not a day: *May 5% more*, *March 5.30*.
 fn is_amount(view: &View, offset: usize) -> bool {
     ['%', ':', '/', '°'].iter().any(|mark| view.adjacent_is(offset, *mark))
 }

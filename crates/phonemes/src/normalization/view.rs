@@ -1,4 +1,4 @@
-//! What the rules of normalization see and give.
+//! Inputs and results of the rules of normalization.
 
 use super::super::numbers::{NumberWords, Written, parse_written, spoken_digits};
 use super::super::token::{Kind, Token};
@@ -9,7 +9,7 @@ use super::super::word_lists::is_function_word;
 const BEFORE_SIGN: [char; 20] =
     ['(', '"', '“', '=', '<', '>', '≤', '≥', '≈', '^', '+', '*', '×', '÷', '/', ',', ':', ';', '±', '~'];
 
-/// What a rule sees.
+/// The input of a rule.
 pub type View<'a> = TokenView<'a, English>;
 
 /// American or British English.
@@ -43,8 +43,8 @@ impl Reading {
 }
 
 impl View<'_> {
-    /// Whether the token is the sign of the number or amount that follows it. A hyphen after a word or number is none, and a
-    /// dash is none after a number.
+    /// True if the token is the sign of the number or amount that follows. A hyphen after a word or number is not a
+    /// sign, and neither is a dash after a number.
     pub fn is_minus(&self) -> bool {
         let after_number = || self.before(1).is_some_and(|before| before.kind == Kind::Number);
         let is_sign = |token: &&Token| token.is('-') || (token.is('–') && !after_number());
@@ -53,8 +53,8 @@ impl View<'_> {
         (sign.space_before || self.before(1).is_none_or(opens)) && self.adjacent(1).is_some()
     }
 
-    /// Whether the sentence may end before the token at the offset: there is none, or a paragraph ends, or it has a capital
-    /// and can begin a sentence.
+    /// True if the sentence may end before the token at the offset: there is no such token, a paragraph ends, or it has
+    /// a capital and can begin a sentence.
     pub fn is_sentence_start(&self, offset: usize) -> bool {
         match self.get(offset) {
             None => true,

@@ -6,9 +6,9 @@ use super::super::stress::{PRIMARY, SECONDARY};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sound {
     pub phonemes: String,
-    /// Whether it is the centre of a syllable.
+    /// Set for the centre of a syllable.
     pub is_nucleus: bool,
-    /// Whether the spelling marks it as stressed.
+    /// Set if the spelling marks it as stressed.
     pub has_accent: bool,
 }
 

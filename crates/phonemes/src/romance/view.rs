@@ -1,10 +1,10 @@
-//! What the rules of normalization see.
+//! Inputs of the rules of normalization.
 
 use super::super::language::Language;
 use super::super::token::{Kind, Token};
 use super::super::token_view::TokenView;
 
-/// What a rule sees.
+/// The input of a rule.
 pub type View<'a> = TokenView<'a, Language>;
 
 impl View<'_> {

@@ -141,7 +141,7 @@ fn is_spelled(view: &View, lower: &str) -> bool {
     (SPELLED.contains(&lower) || !is_readable(lower)) && lower.len() < 6 && !is_among_capitals(view)
 }
 
-/// Whether the words around are in capitals, too.
+/// True if the words around are in capitals, too.
 fn is_among_capitals(view: &View) -> bool {
     let before = (1..=NEAR).filter_map(|offset| view.before(offset));
     let near = before.chain((1..=NEAR).filter_map(|offset| view.get(offset)));

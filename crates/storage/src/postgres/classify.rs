@@ -1,4 +1,4 @@
-//! What an error of tokio-postgres means for the transaction.
+//! The meaning of tokio-postgres's errors for the transaction.
 
 use std::error::Error as _;
 use std::io;
@@ -93,7 +93,7 @@ fn is_io(error: &Error) -> bool {
     error.source().is_some_and(|source| source.is::<io::Error>())
 }
 
-/// Whether the server has no TLS, or its certificate was rejected.
+/// True if the server has no TLS, or its certificate was rejected.
 fn is_rejected_by_tls(error: &Error) -> bool {
     let Some(source) = error.source() else { return false };
     match source.downcast_ref::<io::Error>() {

@@ -25,7 +25,7 @@ use super::statements;
 /// One parameter of a statement.
 pub(super) type Parameter<'a> = &'a (dyn ToSql + Sync);
 
-/// What a request returns.
+/// The result of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Nothing. It is not prepared.
@@ -99,7 +99,7 @@ pub struct Connection {
     client: Client,
     /// Moves bytes between the client and the socket. Ends with this.
     _driver: JoinSet<()>,
-    /// Why the driver has ended.
+    /// The reason why the driver has ended.
     ended: Arc<OnceLock<String>>,
     statements: HashMap<Cow<'static, str>, Statement>,
     pub(super) timeouts: Timeouts,
@@ -136,7 +136,7 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is open, as far as this side knows.
+    /// False once this side knows that the connection is closed.
     pub fn is_usable(&self) -> bool {
         !self.is_late.load(Relaxed) && !self.client.is_closed()
     }

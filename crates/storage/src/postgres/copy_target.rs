@@ -29,7 +29,7 @@ const ATTEMPTS: usize = 8;
 pub(crate) struct CopyTarget<'a> {
     database: &'a PostgresCopy,
     connection: Connection,
-    /// What the row of the layout says while this copy may write.
+    /// The row of the layout while this copy may write.
     unfinished: Vec<u8>,
 }
 

@@ -97,13 +97,13 @@ impl StoreEngine for PostgresEngine {
     }
 }
 
-/// What a node has after it has registered.
+/// The state of a node after its registration.
 struct Registered {
     connector: Connector,
     connection: Connection,
     pepper: Pepper,
     node: Node,
-    /// What all nodes showed then.
+    /// The state of all nodes at that time.
     first: Answer,
 }
 

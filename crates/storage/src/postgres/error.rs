@@ -11,7 +11,7 @@ pub enum PostgresError {
     /// The connection is gone, or the database cannot answer at the moment.
     #[error("the database does not answer: {reason}")]
     Lost {
-        /// Whether the transaction may be committed nevertheless. If not, nothing was written.
+        /// Set if the transaction may be committed in spite of the error. Otherwise, nothing was written.
         commit_sent: bool,
         reason: String,
     },

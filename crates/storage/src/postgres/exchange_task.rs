@@ -43,7 +43,7 @@ pub struct ExchangeTask {
     _task: JoinSet<()>,
 }
 
-/// What the task works with.
+/// The state of the task.
 struct Exchanger {
     connector: Connector,
     availability: Arc<Availability>,
@@ -55,7 +55,7 @@ struct Exchanger {
 /// An exchange of the batch that is being committed.
 struct Member {
     exchange: Box<dyn RowExchange>,
-    /// Why it takes no part.
+    /// The reason why exchanges are refused.
     refused: Option<Error>,
 }
 

@@ -32,7 +32,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Between two renewals of the heartbeat. Several fit into the time for which one is valid.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long an answer may take. Then the connection is replaced.
+/// Max time of an answer. After that, the connection is replaced.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Rows of the change log that are read at once.
@@ -44,7 +44,7 @@ const KEEP_CHANGES: Duration = Duration::from_secs(600);
 /// After this time without an answer, rows of the change log may be missing.
 const MAX_GAP: Duration = Duration::from_secs(300);
 
-/// What the last question has shown.
+/// The result of the last poll.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Pulse {
     /// The node is registered.
@@ -63,7 +63,7 @@ pub struct Membership {
     _tasks: JoinSet<()>,
 }
 
-/// What the task works with.
+/// The state of the task.
 pub(super) struct Member {
     pub connector: Connector,
     pub node: Node,
@@ -97,7 +97,7 @@ impl Membership {
         Self { pulse, outage, _tasks: tasks }
     }
 
-    /// What the last question has shown.
+    /// The result of the last poll.
     pub fn pulse(&self) -> watch::Receiver<Pulse> {
         self.pulse.clone()
     }

@@ -1,8 +1,8 @@
 //! A node: a server that shares the database with others, under a name.
 //!
-//! The row of a node has its number, an epoch and a sequence number. Whoever registers under the name raises the
-//! epoch. Each write transaction begins with an update of the row that requires the epoch and the sequence number, so
-//! a process that has been replaced can write nothing more.
+//! The row of a node has its number, an epoch and a sequence number. Each registration under the name raises the epoch.
+//! Each write transaction begins with an update of the row that requires the epoch and the sequence number, so a
+//! process that has been replaced can write nothing more.
 //!
 //! Every node renews a heartbeat by the database's clock ([`membership`](super::membership)). Registrations run one at a
 //! time, because they lock a row of the table `turn` first. A new name gets the number of a node that has left or has
@@ -138,7 +138,7 @@ pub(super) fn read(row: &tokio_postgres::Row) -> Result<Registered, PostgresErro
     Ok(Registered { node, until_ms: column(row, 4)?, now_ms: column(row, 5)? })
 }
 
-/// What all nodes show, read between two points of the uptime.
+/// The state of all nodes, read between two points of the uptime.
 pub(super) fn answer(nodes: &[Registered], asked: Duration, answered: Duration) -> Result<Answer, PostgresError> {
     let alive = nodes.iter().filter(|known| known.is_alive()).map(|known| known.node.process());
     let database_millis = nodes.first().map_or(0, |known| known.now_ms);

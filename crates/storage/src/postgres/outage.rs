@@ -1,7 +1,7 @@
-//! Ends waits for a database that does not answer any more, long before their own deadlines.
+//! Ends waits for a database that has stopped answering, long before their own deadlines.
 //!
-//! A connection that was cut without a word looks like one whose answer takes long. The [membership](super::membership) asks
-//! the database several times a second, so it knows the difference soon.
+//! A connection that was cut silently looks like one whose answer takes long. The [membership](super::membership) polls
+//! the database several times a second, so it soon knows the difference.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::error::PostgresError;
 use crate::cluster::Cluster;
 
-/// How often answers are looked for.
+/// Interval of the checks for answers.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Looks without an answer after which there is an outage: 0.9 seconds, so that requests are refused within a second.

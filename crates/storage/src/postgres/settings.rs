@@ -129,7 +129,7 @@ impl PostgresSettings {
         self.base.get_user()
     }
 
-    /// Whether any host is reached over TLS.
+    /// True if any host is reached over TLS.
     pub(super) fn uses_tls(&self) -> bool {
         self.hosts.iter().any(|host| host.tls)
     }

@@ -21,7 +21,7 @@ use crate::tables::Table;
 pub struct PostgresSnapshot {
     connection: RefCell<PooledConnection>,
     has_begun: Cell<bool>,
-    /// Why the snapshot cannot be read any more.
+    /// The error that ended the snapshot.
     failed: RefCell<Option<Failed>>,
     /// The timeouts are those for reading whole tables.
     is_long: Cell<bool>,
@@ -174,7 +174,7 @@ impl PostgresSnapshot {
     }
 }
 
-/// Whether no page follows one for which `rows` rows were asked.
+/// True if this is the last page, for which `rows` rows were requested.
 fn is_last(page: &[Row], rows: i64) -> bool {
     i64::try_from(page.len()).is_ok_and(|found| found < rows)
 }

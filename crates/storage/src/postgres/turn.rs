@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::statements;
 
-/// How long no lock is tried after one that was not granted in time. A process that hangs has lost its lock by then.
+/// Pause after a lock that was not granted in time. A process that hangs has lost its lock by then.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// The lock with which a write transaction begins.
@@ -44,7 +44,7 @@ impl Turn {
     }
 }
 
-/// Which lock the next transaction of this process begins with.
+/// The lock with which the next transaction of this process begins.
 #[derive(Default)]
 pub(super) struct Turns {
     is_wanted: bool,

@@ -36,7 +36,7 @@ impl Record for AuditIndexRow {
     const VERSION: u8 = 1;
 }
 
-/// How many rows are read at once, if they are those of all projects.
+/// Number of rows that are read at once, if they are those of all projects.
 const ROWS_AT_ONCE: usize = 64;
 
 /// A row with its id and project.

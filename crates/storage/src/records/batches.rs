@@ -77,7 +77,7 @@ impl ProjectResource for BatchRecord {
 /// The result of one request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BatchResultRecord {
-    /// Whether it goes to the output file, not to the error file.
+    /// Set for results of the output file. Others go to the error file.
     pub succeeded: bool,
     /// The line of the file, JSON without a line break.
     pub json: String,

@@ -18,7 +18,7 @@ use crate::ids::FileId;
 use crate::tables::{CONTENT_CHUNKS, ORPHANED_CHUNKS, Table};
 use crate::transaction::{Reader, WriteTx};
 
-/// How many chunks are read at once.
+/// Number of chunks that are read at once.
 const CHUNKS_AT_ONCE: usize = 8;
 /// Size of every chunk but the last, slightly below a power of two, because redb allocates a power of two of pages for
 /// a value with its key and header.

@@ -65,7 +65,7 @@ pub struct HyperparametersRecord {
     pub packing: Option<bool>,
 }
 
-/// How far a training has come.
+/// The progress of a training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProgressRecord {
     pub step: u32,
@@ -79,7 +79,7 @@ pub struct ProgressRecord {
     pub time_left: f32,
 }
 
-/// The state from which an interrupted training goes on.
+/// The state from which an interrupted training resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedStateRecord {
     pub content: FileId,

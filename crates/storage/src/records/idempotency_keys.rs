@@ -21,7 +21,7 @@ pub struct IdempotencyRecord {
     pub at: Timestamp,
     /// SHA-256 of method, path and body.
     pub request: [u8; 32],
-    /// What the service returned, as JSON.
+    /// The result of the service, as JSON.
     pub result: String,
 }
 

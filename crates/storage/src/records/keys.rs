@@ -130,7 +130,7 @@ fn listed(project: ProjectId, id: Vec<u8>, record: Option<KeyRecord>) -> Result<
         .ok_or_else(|| codec::inconsistent(format!("the index of keys lists {id} wrongly")))
 }
 
-/// Whether any key satisfies `predicate`. Iterates over all keys.
+/// True if any key satisfies `predicate`. Iterates over all keys.
 pub fn any(tx: &impl Reader, mut predicate: impl FnMut(KeyId, &KeyRecord) -> Result<bool>) -> Result<bool> {
     let mut found = false;
     tx.each(&[], None, &mut |key, record: KeyRecord| {

@@ -35,7 +35,7 @@ impl Record for ResponseStepsRecord {
 pub struct ResponseGenerationRecord {
     /// A random number. A response that is generated again has another one.
     pub number: u64,
-    /// What generates it.
+    /// The process that generates it.
     pub process: NodeProcess,
     /// The number of stored parts.
     pub parts: u32,

@@ -69,7 +69,7 @@ pub struct OpenResponseRecord {
     pub key: KeyId,
     /// The JSON of its request, without the input.
     pub request: String,
-    /// Whether its steps are to be stored.
+    /// Set if its steps are stored.
     pub keeps_steps: bool,
 }
 

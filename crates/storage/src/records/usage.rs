@@ -80,7 +80,7 @@ impl Amounts {
         self.input.saturating_add(self.output)
     }
 
-    /// Whether anything was generated.
+    /// True if anything was generated.
     pub fn has_output(&self) -> bool {
         self.output > 0 || self.images > 0 || self.audio_millis > 0
     }
@@ -276,7 +276,7 @@ pub fn series(tx: &impl Reader, project: ProjectId, number: u32) -> Result<Serie
     found.ok_or_else(|| codec::inconsistent(format!("series {number} of {project} does not exist")))
 }
 
-/// Whether the tokens of a series are estimated.
+/// True if the tokens of a series are estimated.
 pub fn is_estimated(tx: &impl Reader, project: ProjectId, number: u32) -> Result<bool> {
     Ok(tx.get::<EstimatedSeries>(&series_key(project, number))?.is_some())
 }
@@ -322,7 +322,7 @@ fn sum_keys(tx: &WriteTx, project: ProjectId, at: Timestamp, series: u32) -> [Ve
     Width::ALL.map(|width| [&slot(project, width, at)[..], &series.to_be_bytes(), &part].concat())
 }
 
-/// Whether a row is a sum that only this process writes.
+/// True for sums that only this process writes, which need not be read again.
 pub(crate) fn is_sum_of(process: NodeProcess, table: Table, key: &[u8]) -> bool {
     // Project, width, start and series.
     table == USAGE_SUMS && key.get(25..) == Some(&process.number.to_be_bytes())

@@ -99,7 +99,7 @@ pub fn release(tx: &WriteTx, work: Work) -> Result<()> {
     }
 }
 
-/// Whether an error says that another process has taken the work over.
+/// True for the error that another process has taken the work over.
 pub fn is_taken_over(error: &Error) -> bool {
     error.code() == Code::Conflict && error.message() == TAKEN_OVER
 }

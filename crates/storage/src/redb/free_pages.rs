@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 #[derive(Default)]
 pub(crate) struct FreePages(AtomicU64);
 
-/// What a transaction changes, in bytes of large values.
+/// Changes of a transaction, in bytes of large values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PageChange {
     pub stored: u64,

@@ -1,8 +1,8 @@
 //! Space that a file in the data folder occupies, until the disk is full.
 //!
 //! The [reserve](DiskReserve) stops this server from filling its disk, but not other programs. Then no request could be
-//! metered and the database could not be repaired. So the file is removed once the disk is full, and the store goes on with
-//! its space. When there is enough free space again, the file is created anew.
+//! metered and the database could not be repaired. So the file is removed once the disk is full, and the store uses its
+//! space. When there is enough free space again, the file is created anew.
 //!
 //! redb needs free pages even to delete. The file gives the store room for millions of small records, without a second
 //! database or a read-only mode.

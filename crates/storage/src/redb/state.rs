@@ -139,7 +139,7 @@ impl RedbState {
         self.suspect.store(false, Release);
     }
 
-    /// Whether the handle can still run transactions.
+    /// True while the handle can run transactions.
     pub fn is_working(&self) -> bool {
         let Some(db) = self.database() else { return false };
         let tried = database::catch_panic(|| {

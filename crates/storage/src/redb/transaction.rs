@@ -143,7 +143,7 @@ impl RedbWrite {
         Ok(self.tx.abort()?)
     }
 
-    /// What has been written so far.
+    /// The changes so far.
     pub(super) fn change(&self) -> PageChange {
         self.change.get()
     }

@@ -11,7 +11,7 @@ use super::database;
 use crate::private_files;
 use crate::store_error::OpenError;
 
-/// What fills a data folder in steps.
+/// Operations that fill a data folder in steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filling {
     Copy,

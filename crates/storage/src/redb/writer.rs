@@ -36,7 +36,7 @@ enum Attempt {
     Failed(Vec<Change>, String),
 }
 
-/// What became of the members of a group in one transaction.
+/// The outcome of a group's members in one transaction.
 enum Ran {
     All {
         writers: u64,
@@ -72,7 +72,7 @@ impl Writer {
         self.state.close();
     }
 
-    /// Whether the handle stays usable after reported errors. Damaged pages alone are no reason to reopen, because
+    /// Decides if the handle stays in use after reported errors. Damaged pages alone are no reason to reopen, because
     /// reopening does not repair them and would refuse reads of other pages meanwhile. But a panic may have poisoned a
     /// lock, so a transaction is tried.
     fn is_usable(&self, met: Health) -> bool {

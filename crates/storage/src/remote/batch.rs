@@ -1,4 +1,4 @@
-//! What one step of a transaction reads or writes. Pages have more and more rows, as far as their size allows.
+//! The reads and writes of one step of a transaction. Pages have more and more rows, as far as their size allows.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -17,20 +17,20 @@ pub struct Page {
     pub from: Vec<u8>,
     /// The first key behind the page; `None` if there is none.
     pub end: Option<Vec<u8>>,
-    /// Whether values are read too.
+    /// Reads values, too.
     pub values: bool,
     /// Max rows.
     pub rows: i64,
 }
 
 impl Page {
-    /// Whether no page follows one with these rows.
+    /// True if no page follows these rows.
     pub fn is_last(&self, rows: &[Row]) -> bool {
         i64::try_from(rows.len()).is_ok_and(|found| found < self.rows)
     }
 }
 
-/// What to read in one round trip.
+/// The reads of one round trip.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// Keys, by table. A table may occur once.
@@ -60,7 +60,7 @@ impl Wanted {
     }
 }
 
-/// What was read, in the order of [`Wanted`].
+/// The rows that were read, in the order of [`Wanted`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
     /// For each table the value of each key; `None` if there is no such row.

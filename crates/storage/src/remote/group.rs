@@ -17,7 +17,7 @@ const MAX_READ_BYTES: usize = 64 << 20;
 /// Maximum round trips of reads in a transaction.
 const MAX_PASSES: usize = 1000;
 
-/// What the members of a group did in one transaction.
+/// The result of a group's members in one transaction.
 #[derive(Default)]
 pub(super) struct Ran {
     /// How many of the members took part, from the first on. The others did not fit.

@@ -7,7 +7,7 @@ use crate::cluster::NodeProcess;
 use crate::records::usage;
 use crate::tables::Table;
 
-/// What is known of a row of the database.
+/// The known state of a row of the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     Absent,
@@ -112,7 +112,7 @@ impl Covered {
         self.from.as_slice() <= key && self.to.as_deref().is_none_or(|to| key < to)
     }
 
-    /// Whether the range ends at `to` or behind it.
+    /// True if the range ends at `to` or after it.
     fn reaches(&self, to: Option<&[u8]>) -> bool {
         match (&self.to, to) {
             (None, _) => true,

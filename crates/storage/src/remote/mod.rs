@@ -39,7 +39,7 @@ pub(super) trait Remote: Send {
     /// ends, so that it does not conflict. If that takes too long, it begins without.
     fn take_turn(&mut self) {}
 
-    /// Whether it is known that the database does not answer, so that trying again is of no use for now.
+    /// True if the database is known not to answer, so that another attempt would be useless.
     fn is_unreachable(&self) -> bool {
         false
     }

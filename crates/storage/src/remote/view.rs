@@ -10,8 +10,8 @@ use crate::tables::Table;
 
 /// The known rows, the writes of earlier closures, and the closure's own writes over them.
 ///
-/// A row that must be read first is absent for now, and is noted as wanted. The closure goes on and so tells what else it
-/// lacks; then it runs again, because its outcome does not count.
+/// A row that must be read first is absent for now, and is noted as wanted. The closure continues, which shows the
+/// other rows that it needs. Then it runs again, because its outcome does not count.
 pub(super) struct View<'a> {
     known: &'a KnownRows,
     kept: &'a KeptRows,
@@ -26,7 +26,7 @@ impl<'a> View<'a> {
         Self { known, kept, earlier, own: RefCell::default(), wanted, lacks_rows: Cell::new(false) }
     }
 
-    /// Whether the closure has met rows that must be read first.
+    /// True if the closure needs rows that must be read first.
     pub fn lacks_rows(&self) -> bool {
         self.lacks_rows.get()
     }

@@ -22,13 +22,13 @@ use crate::write_queue::{Gathered, Member, Message, gather, refuse_for};
 const MAX_CONFLICTS: u32 = 30;
 /// Attempts to learn whether a commit was carried out, which take about half a second if the database refuses connections.
 const MAX_SETTLE_ATTEMPTS: u32 = 8;
-/// After a conflict, so many transactions run while no other process writes.
+/// Number of transactions that run alone after a conflict.
 const TURNS: u32 = 50;
 const MIN_PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Whether the process can use the database. Shared with the store's handles.
+/// The availability of the database. Shared with the store's handles.
 #[derive(Debug, Default)]
 pub(crate) struct Availability {
     /// The writer has no connection.
@@ -208,7 +208,7 @@ impl<R: Remote> Writer<R> {
         }
     }
 
-    /// Whether a commit was carried out during which the connection was lost.
+    /// Finds out if a commit was carried out during which the connection was lost.
     fn was_committed(&mut self, reason: &str) -> Result<bool, RemoteError> {
         self.availability.set(false);
         for attempt in 1..=MAX_SETTLE_ATTEMPTS {

@@ -15,7 +15,7 @@ const MAX_PROBLEMS: usize = 100;
 /// Records whose related rows are read together, and how many if these rows may be large.
 const PAGE_ROWS: usize = 256;
 const PAGE_ROWS_OF_LARGE: usize = 8;
-/// They have about so many bytes, or are fewer.
+/// Approximate max bytes of a page.
 const PAGE_BYTES: usize = 2 << 20;
 
 /// The report of a check.

@@ -65,7 +65,7 @@ impl CompiledGrammar {
         GrammarState::new(self.compiled.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
     }
 
-    /// What the output need not match.
+    /// The constraints of the schemas that the output need not match.
     pub fn unenforced(&self) -> &[Unenforced] {
         &self.compiled.unenforced
     }

@@ -84,7 +84,7 @@ const UNSUPPORTED: [&str; 20] = [
 const FORMATS: [&str; 10] =
     ["date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 const TYPES: [&str; 7] = ["null", "boolean", "number", "integer", "string", "array", "object"];
-/// How often a schema is checked again after something was removed from it, before it is given up as a whole.
+/// Number of checks after something was removed from a schema, before the whole schema is given up.
 const MAX_ROUNDS: usize = 8;
 
 /// A schema for the compiler.
@@ -232,7 +232,7 @@ struct Checker<'a> {
     schemas: usize,
     /// Steps left for walks into nested values.
     left: u32,
-    /// What cannot be enforced, if the schema is not strict.
+    /// The parts that cannot be enforced, if the schema is not strict.
     unenforceable: Vec<SchemaError>,
 }
 

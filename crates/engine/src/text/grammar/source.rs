@@ -40,7 +40,7 @@ pub(super) struct Part {
     /// As it was sent.
     original: Value,
     schema: Value,
-    /// Whether all of the schema must be enforced.
+    /// Set if the whole schema must be enforced.
     strict: bool,
     /// The paths inside the schema of what is not enforced.
     unenforced: Vec<String>,

@@ -28,7 +28,7 @@ impl GrammarState {
         self.0.consume_token(id).map_err(|_| limit_error())
     }
 
-    /// Whether the output is complete and no token can follow.
+    /// True once the output is complete and no token can follow.
     pub fn is_complete(&self) -> bool {
         self.0.is_stopped() && self.0.stop_reason().is_ok()
     }

@@ -35,7 +35,7 @@ const MARKERS: [(&str, &str); 5] = [
 /// The tokens at the end of a prompt in which a marker is looked for.
 const TAIL_TOKENS: usize = 32;
 
-/// How a model marks its reasoning.
+/// The markers of a model's reasoning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReasoningSyntax {
     pub opening: String,
@@ -49,13 +49,13 @@ pub struct ReasoningSyntax {
 /// The reasoning of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReasoningRequest {
-    /// Whether the prompt ends within reasoning. If not, the model may begin it.
+    /// Set if the prompt ends within reasoning. Otherwise the model may begin it.
     pub is_open: bool,
     /// Max tokens of the reasoning; then it is closed.
     pub max_tokens: Option<u32>,
 }
 
-/// Where a prompt ends, with regard to reasoning.
+/// The state of the reasoning at the end of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PromptReasoning {
     /// Before it: the model may begin to reason.
@@ -66,7 +66,7 @@ pub enum PromptReasoning {
     Closed,
 }
 
-/// Whether a chat template has markers of reasoning.
+/// True if a chat template contains the markers of reasoning.
 pub fn is_in_template(template: &str) -> bool {
     MARKERS.iter().any(|(_, closing)| template.contains(closing))
 }
@@ -87,7 +87,8 @@ impl ReasoningSyntax {
         })
     }
 
-    /// Where a prompt ends: some templates begin the reasoning themselves, or close it at once.
+    /// The state of the reasoning at the end of a prompt: some templates begin the reasoning themselves, or close it at
+    /// once.
     pub fn at_end_of(&self, prompt: &[u32], vocabulary: &Vocabulary) -> PromptReasoning {
         let tail = prompt.get(prompt.len().saturating_sub(TAIL_TOKENS)..).unwrap_or_default();
         let bytes: Vec<u8> = tail.iter().flat_map(|id| vocabulary.bytes(*id)).copied().collect();

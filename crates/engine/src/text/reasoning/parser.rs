@@ -32,7 +32,7 @@ struct OpenReasoning {
     has_begun: bool,
 }
 
-/// What a token adds.
+/// The text that a token adds.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Split {
     pub reasoning: String,
@@ -48,7 +48,7 @@ impl ReasoningParser {
         Self { syntax, state, tokens: 0, max_tokens: request.max_tokens, forced: 0 }
     }
 
-    /// Whether the next token belongs to the reasoning.
+    /// True while the next token belongs to the reasoning.
     pub fn is_open(&self) -> bool {
         matches!(self.state, State::Open(_))
     }

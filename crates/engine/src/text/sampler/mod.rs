@@ -146,7 +146,7 @@ impl Sampler {
         Some(id)
     }
 
-    /// Whether a token ends the choice.
+    /// True if the token ends the choice.
     pub fn ends_with(&self, id: u32, eos_tokens: &HashSet<u32>) -> bool {
         eos_tokens.contains(&id) || self.settings.stop_tokens.contains(&id)
     }

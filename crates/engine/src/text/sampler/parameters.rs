@@ -52,7 +52,7 @@ macro_rules! define {
         }
 
         impl SamplingParameters {
-            /// What is not set here is taken from `other`.
+            /// Fills the unset fields from `other`.
             #[must_use]
             pub fn or(self, other: &Self) -> Self {
                 Self { $($name: self.$name.or(other.$name),)+ }

@@ -1,4 +1,4 @@
-//! Which waiting sequences get a slot.
+//! Admission: chooses the waiting sequences that get a slot.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::block_pool::{BlockTable, GroupBlock};
 use super::{Parent, Scheduler, Sequence, SequenceId, State, Tenant};
 use outpost_models::kv::BLOCK;
 
-/// Whether the first waiting sequence can run.
+/// The decision about the first waiting sequence.
 enum Admission {
     Yes,
     NoSlot,

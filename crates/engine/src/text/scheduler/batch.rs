@@ -40,16 +40,16 @@ pub struct Row {
     /// The block table of each group.
     pub tables: Vec<Vec<BlockId>>,
     pub logits: LogitsAt,
-    /// How many of the first logits are for the prompt's own next tokens. Nothing is sampled from them.
+    /// Number of leading logits for the prompt's own next tokens. Nothing is sampled from them.
     pub prompt_logits: usize,
-    /// How many of the last tokens are draft tokens.
+    /// Number of draft tokens at the end.
     pub draft: usize,
     pub long: bool,
     pub adapter: Option<AdapterId>,
 }
 
 impl Row {
-    /// Whether it computes prompt tokens: it yields no token yet, or the first one.
+    /// True for a row of prompt tokens, which yields no token yet, or the first one.
     pub fn is_prefill(&self) -> bool {
         self.logits == LogitsAt::None || self.prompt_logits > 0 || self.tokens.len() > 1 + self.draft
     }
@@ -107,8 +107,9 @@ impl Scheduler {
         (rows, all_built)
     }
 
-    /// How many tokens each sequence computes: decoding ones their newest token and draft; prompts share `chunk`,
-    /// the least served tenant first. Prompts whose logits are needed also share the logits that a step may compute.
+    /// Number of tokens that each sequence computes. Decoding sequences compute their newest token and draft; prompts
+    /// share `chunk`, the least served tenant first. Prompts whose logits are needed also share the logits that a step
+    /// may compute.
     fn tokens_per_sequence(&self, chunk: usize) -> Vec<(SequenceId, usize)> {
         let ready = || self.running().filter(|(_, one)| !one.paused);
         let decode = ready().filter(|(_, one)| one.pending() == 1).map(|(id, one)| (*id, 1 + one.draft.len()));

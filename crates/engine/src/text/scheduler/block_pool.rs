@@ -117,7 +117,7 @@ impl StatePool {
         self.groups.get_mut(block.group).is_some_and(|(_, blocks)| update(blocks, block.id))
     }
 
-    /// Whether only the prefix cache holds it.
+    /// True if only the prefix cache holds it, so that it can be evicted.
     pub fn is_idle(&self, block: GroupBlock) -> bool {
         self.groups.get(block.group).is_some_and(|(_, blocks)| blocks.is_idle(block.id))
     }
@@ -150,7 +150,7 @@ pub struct BlockPool {
 struct Count {
     /// Sequences that hold it.
     holders: u32,
-    /// Whether the prefix cache holds it too.
+    /// Set if the prefix cache holds it, too. The block then stays in memory after its sequences have ended.
     cached: bool,
 }
 
@@ -185,7 +185,7 @@ impl BlockPool {
         self.update(id, |count| count.cached = false)
     }
 
-    /// Whether only the prefix cache holds it.
+    /// True if only the prefix cache holds it, so that it can be evicted.
     pub fn is_idle(&self, id: BlockId) -> bool {
         self.counts.get(id as usize).is_some_and(Count::is_idle)
     }

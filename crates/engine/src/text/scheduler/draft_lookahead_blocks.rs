@@ -18,7 +18,7 @@ pub struct DraftContext {
 }
 
 impl Scheduler {
-    /// Whether the sequence decodes in the next step.
+    /// True if the sequence decodes in the next step.
     pub fn is_decoding(&self, id: SequenceId) -> bool {
         self.sequences.get(&id).is_some_and(Sequence::is_decoding)
     }
@@ -65,7 +65,7 @@ impl Sequence {
         self.tables.first().map_or(&[], |table| table.held())
     }
 
-    /// Whether the next step computes its newest token.
+    /// True if the next step computes its newest token, and not its prompt.
     pub(super) fn is_decoding(&self) -> bool {
         self.is_running() && !self.paused && self.pending() == 1
     }

@@ -1,4 +1,4 @@
-//! How much each tenant has been served: virtual token counters.
+//! The amounts that tenants have been served: virtual token counters.
 //!
 //! (Sheng et al. 2024, "Fairness in Serving Large Language Models", <https://arxiv.org/abs/2401.00588>.) The tenant
 //! with waiting work and the lowest counter is next. A tenant that returns after being idle is lifted to the lowest

@@ -70,11 +70,11 @@ pub struct Request {
     pub max_tokens: u32,
     /// Whether its choices are computed as long sequences: see `CausalLm::is_long`.
     pub long: bool,
-    /// Whether the logits of all positions of the prompt are needed, and not only those of the last one.
+    /// Requests the logits of all positions of the prompt, and not only those of the last one.
     pub prompt_logits: bool,
 }
 
-/// Which queue limit a refused request exceeded.
+/// The queue limit that a refused request exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
     Model,
@@ -215,7 +215,7 @@ impl Scheduler {
         Ok(self.last_request)
     }
 
-    /// Whether the queue accepts a request with this many prompt tokens and choices.
+    /// Checks that the queue accepts a request with this many prompt tokens and choices.
     pub fn admits(&self, model: ModelId, tenant: Tenant, prompt: usize, choices: usize) -> Result<(), Full> {
         let Limits { tokens, tenant_divisor, .. } = self.limits;
         let free = self.limits.running.saturating_sub(self.queues.running().len());
@@ -426,7 +426,7 @@ impl Sequence {
         matches!(self.state, State::Running(_))
     }
 
-    /// Whether logits of the prompt are still needed, from position `scored` on.
+    /// True while logits of the prompt are needed, from position `scored` on.
     fn needs_prompt_logits(&self) -> bool {
         self.scored < self.tokens.prompt_len()
     }

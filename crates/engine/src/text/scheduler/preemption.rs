@@ -1,5 +1,4 @@
-//! Which running sequences are preempted for others, and what becomes of them: they release their blocks and wait
-//! again.
+//! Preemption: chooses running sequences that give way to others. They release their blocks and wait again.
 //!
 //! A preempted sequence gives its blocks to the prefix cache, so preemption needs no state of its own. The same
 //! mechanism admits a request of a quiet project immediately when a busy project holds all slots.

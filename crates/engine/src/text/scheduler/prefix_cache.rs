@@ -23,7 +23,7 @@ pub type NodeId = u32;
 
 type Edge = [u32; BLOCK];
 
-/// What sequences must have in common to share blocks.
+/// The properties that sequences must have in common to share blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PrefixRoot {
     pub tenant: Tenant,

@@ -38,7 +38,7 @@ pub trait DraftNetwork: Send + Sync {
     /// Bytes of its weights.
     fn weight_bytes(&self) -> u64;
 
-    /// Whether the token is an end-of-sequence token.
+    /// True for end-of-sequence tokens, after which nothing is drafted.
     fn ends_with(&self, token: u32) -> bool;
 
     fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut KvArenas) -> Result<Logits, String>;
@@ -67,7 +67,7 @@ pub struct DraftSequence {
     tokens: SequenceTokens,
     /// The tokens that the present step computes.
     step: Vec<u32>,
-    /// How many of `tokens` are the text.
+    /// Number of `tokens` that belong to the text.
     text: usize,
     blocks: Vec<BlockId>,
     long: bool,
@@ -79,7 +79,7 @@ pub struct DraftSequence {
     /// The probability that all draft tokens so far are accepted.
     acceptance: f64,
     stats: RoundStats,
-    /// Whether there were rounds before: only then does catching up count as a cost of this one.
+    /// Set if there were earlier rounds. Only then does catching up count as a cost of this one.
     has_rounds: bool,
     round: Round,
 }
@@ -170,7 +170,7 @@ impl DraftModel {
         stats.gain(costs, &self.costs.estimate(costs), sequences)
     }
 
-    /// Whether the rounds of the `left` tokens to come, which save `gain` seconds each, save more than catching up
+    /// True if the rounds of the `left` remaining tokens, which save `gain` seconds each, save more than catching up
     /// costs. Takes time in proportion to the text.
     pub fn is_worthwhile(
         &mut self,
@@ -356,7 +356,7 @@ impl DraftSlot {
         slot.take()
     }
 
-    /// Whether to look for a draft model now. `true` for one caller only.
+    /// True if a draft model should be looked for now. Returns true to one caller only.
     pub fn should_load(&self, now: Duration) -> bool {
         let disable = |next: u64| (next <= millis(now)).then_some(u64::MAX);
         self.next_attempt.fetch_update(Ordering::SeqCst, Ordering::SeqCst, disable).is_ok()

@@ -8,7 +8,7 @@ use crate::text::step_cost_model::{SpeculationCosts, update_average};
 /// Weight of a new round in the averages of its sequence and of the draft model.
 const SEQUENCE_WEIGHT: f64 = 0.1;
 const MODEL_WEIGHT: f64 = 0.02;
-/// How far each skipped round moves the averages back to their initial values.
+/// Weight with which each skipped round moves the averages back to their initial values.
 const REGRESSION_WEIGHT: f64 = 0.001;
 
 /// Measured step costs of a draft model, in seconds.
@@ -158,7 +158,7 @@ impl DraftState {
         self.stats.unwrap_or(*average)
     }
 
-    /// Whether there was a round.
+    /// True after the first round.
     pub fn has_rounds(&self) -> bool {
         self.stats.is_some()
     }

@@ -17,7 +17,7 @@ const NGRAM: usize = 3;
 const NEWEST_WEIGHT: f32 = 0.25;
 /// The acceptance rate assumed at first.
 const INITIAL_ACCEPTANCE: f32 = 0.5;
-/// How fast the rate returns to the initial one while nothing is proposed.
+/// Speed at which the rate returns to its initial value while nothing is proposed.
 const RECOVERY: f32 = 0.01;
 
 /// The n-gram proposer of one sequence.

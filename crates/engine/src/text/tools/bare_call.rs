@@ -35,7 +35,7 @@ pub fn prefix_regex() -> String {
     format!("{BLANK}*({fences})({braces}){BLANK}*\"name\"")
 }
 
-/// What the text read so far is.
+/// The state of the text read so far.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BareMatch {
     Undecided,
@@ -91,7 +91,7 @@ impl BareCallMatcher {
         self.seen.matches('"').count() % 2 == 1
     }
 
-    /// Whether the text read so far ends within a fence's line.
+    /// True if the text read so far ends within a fence's line.
     fn in_fence(&self) -> bool {
         self.seen.rsplit('\n').next().is_some_and(|line| line.starts_with('`'))
     }

@@ -97,11 +97,11 @@ pub struct CallSyntax {
     pub control_tokens: Vec<(&'static str, u32)>,
     /// Tools that may be called, with their index among the request's tools.
     pub callable: Vec<(usize, Tool)>,
-    /// Whether the output is calls from its first token on.
+    /// Set if the output consists of calls from its first token on.
     pub call_required: bool,
     /// Whether the output may begin with a call without its opening, see [`super::bare_call`].
     pub bare: bool,
-    /// Whether there may be several calls.
+    /// Allows several calls.
     pub parallel: bool,
 }
 

@@ -10,12 +10,12 @@ use super::bare_call::{BareCallMatcher, BareMatch};
 use super::format::{CallFormat, CallSyntax};
 use crate::text::stop::StopMatcher;
 
-/// How every call of a Llama model begins, after whitespace.
+/// The beginning of every call of a Llama model, after whitespace.
 const LLAMA_CALL_START: &str = "{\"name\"";
 
 pub struct CallParser {
     syntax: Arc<CallSyntax>,
-    /// How the calls of each tool begin, and the tool's name.
+    /// The beginning of each tool's calls, and the tool's name.
     heads: Vec<(String, String)>,
     /// Finds calls without an opening.
     bare: BareCallMatcher,
@@ -54,7 +54,7 @@ struct JsonDepth {
 }
 
 impl JsonDepth {
-    /// Whether the object ends with this character.
+    /// Takes a character. True if the object ends with it.
     fn push(&mut self, ch: char) -> bool {
         match ch {
             _ if self.escaped => self.escaped = false,
@@ -73,7 +73,7 @@ impl JsonDepth {
 pub struct Parsed {
     pub text: String,
     pub calls: Vec<ToolCallDelta>,
-    /// Whether generation must end here.
+    /// Set if generation must end here.
     pub done: bool,
 }
 
@@ -91,7 +91,7 @@ impl CallParser {
         Self { syntax, heads, bare, state, calls: 0 }
     }
 
-    /// Whether a call was found.
+    /// True after the first call.
     pub fn has_calls(&self) -> bool {
         self.calls > 0
     }

@@ -12,7 +12,7 @@ pub struct Tool {
     /// `{"type": "function", "function": {"name", "description", "parameters"}}`, as chat templates expect it.
     #[serde(with = "crate::preprocessor::sandbox_protocol::json")]
     pub definition: Value,
-    /// Whether the arguments must match the whole schema: what cannot be enforced is then an error.
+    /// Requires that the arguments match the whole schema: a part that cannot be enforced is an error.
     pub strict: bool,
     /// Of a custom tool, whose arguments are always `{"input": "…"}`: what the input is. `None` for functions.
     pub input: Option<InputFormat>,
@@ -47,7 +47,7 @@ impl Tool {
     }
 }
 
-/// What one step adds to a tool call.
+/// The output that one step adds to a tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCallDelta {
     /// The index of the call within its choice, from 0.
@@ -65,7 +65,7 @@ pub struct OutputSpec {
     /// Tools that may be called; also described to the model.
     pub tools: Arc<[Tool]>,
     pub calling: CallMode,
-    /// Whether one choice may have several calls.
+    /// Allows several calls in one choice.
     pub parallel: bool,
 }
 
@@ -86,7 +86,7 @@ pub enum TextFormat {
     Lark(String),
 }
 
-/// Whether tools must be called (`tool_choice`).
+/// Controls whether tools are called (`tool_choice`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CallMode {
     /// The model decides.
@@ -99,7 +99,7 @@ pub enum CallMode {
 }
 
 impl OutputSpec {
-    /// Whether the output is free text, so that no grammar is needed.
+    /// True for free text, which needs no grammar.
     pub fn is_free(&self) -> bool {
         matches!(self.text, TextFormat::Free) && self.tools.is_empty()
     }

@@ -15,7 +15,7 @@ const MAX_NAME_BYTES: u16 = 1024;
 /// A model file, without the elements of its tensors.
 #[derive(Debug)]
 pub struct Ctranslate2Model {
-    /// What the model is: `WhisperSpec`.
+    /// The type of the model, such as `WhisperSpec`.
     pub specification: String,
     /// Tensors of floating-point numbers.
     pub tensors: BTreeMap<String, Tensor>,

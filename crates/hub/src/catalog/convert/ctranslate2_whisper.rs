@@ -199,7 +199,7 @@ impl Renaming {
     }
 }
 
-/// Whether all elements are zero; the tensor is a small range of the file.
+/// Checks that all elements are zero. The tensor is a small range of the file.
 fn is_zero(tensor: &Tensor, file: &Path) -> Result<bool, String> {
     let Data::Ranges(ranges) = &tensor.data else { return Ok(false) };
     let mut open = File::open(file).map_err(|e| format!("cannot be read: {e}"))?;

@@ -25,7 +25,7 @@ pub enum Data {
 }
 
 impl Tensor {
-    /// A tensor whose elements lie in order from `offset` on. `end`: where its bytes must end at the latest.
+    /// A tensor whose elements are contiguous from `offset` on. `end`: the limit of its bytes.
     pub fn contiguous(dtype: Dtype, shape: Vec<u64>, offset: u64, end: u64) -> Result<Self, String> {
         let bytes = bytes_of(dtype, &shape)?;
         match offset.checked_add(bytes) {
@@ -92,7 +92,7 @@ impl Tensor {
     }
 }
 
-/// Strides of a tensor whose elements lie in order.
+/// Strides of a contiguous tensor.
 fn row_major(shape: &[u64]) -> Vec<u64> {
     let mut strides: Vec<u64> = Vec::with_capacity(shape.len());
     let mut stride: u64 = 1;

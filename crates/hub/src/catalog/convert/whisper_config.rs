@@ -12,7 +12,7 @@ use outpost_models::whisper::SpecialTokens;
 /// Latest first timestamp of a text, in steps of 0.02 s: one second, as in OpenAI's decoder.
 const MAX_FIRST_TIMESTAMP: u64 = 50;
 
-/// What the weights do not say.
+/// Settings that the weights do not determine.
 pub struct WhisperSettings {
     pub tokens: SpecialTokens,
     pub multilingual: bool,

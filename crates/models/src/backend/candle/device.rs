@@ -29,7 +29,7 @@ pub struct Candle {
     request: Option<RequestOptions>,
     /// Dropout of the inputs of down-projections in training; each module mixes its index into the key.
     dropout: Option<Dropout>,
-    /// Whether kernels compute gradients of the CPU device, rather than candle.
+    /// Set if kernels compute gradients of the CPU device, and not candle.
     host_gradients: bool,
 }
 
@@ -53,7 +53,7 @@ impl Candle {
         Self { host_gradients: false, ..self }
     }
 
-    /// Whether kernels compute an operation of `x`, because it needs a gradient on the CPU.
+    /// True if kernels compute an operation of `x`, because it needs a gradient on the CPU.
     pub(super) fn computes_on_host(&self, x: &Array) -> bool {
         self.host_gradients && x.track_op()
     }

@@ -107,7 +107,7 @@ impl CandleLinear {
         FrozenWeight { weight: self.weight.clone(), dtype: self.dtype, rows: self.rows(), columns: self.columns() }
     }
 
-    /// Whether it has a gradient.
+    /// True if it is trained and needs a gradient.
     pub(super) fn is_trained(&self) -> bool {
         matches!(self.weight, Weight::Trained(_))
     }

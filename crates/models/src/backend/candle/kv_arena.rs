@@ -18,7 +18,7 @@ const MAX_GROWTH: usize = 1024;
 pub struct CandleKvArena {
     shape: KvShape,
     device: Device,
-    /// Whether a block has memory.
+    /// Set for each block that has memory.
     blocks: Vec<bool>,
     /// Keys and values of each layer that was written.
     layers: Vec<Option<[Array; 2]>>,

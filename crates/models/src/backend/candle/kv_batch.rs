@@ -25,7 +25,7 @@ pub struct CandleBatch {
     plans: Mutex<Vec<(PlanKey, Arc<Plan>)>>,
 }
 
-/// What a plan depends on, besides the sequences.
+/// The parameters of a plan, besides the sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PlanKey {
     causal: bool,

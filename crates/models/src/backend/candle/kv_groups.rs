@@ -114,7 +114,7 @@ impl<'a> Group<'a> {
         self.positions.div_ceil(BLOCK)
     }
 
-    /// Whether every query sees all positions.
+    /// True if every query sees all positions, so that no mask is needed.
     pub fn is_unmasked(&self) -> bool {
         let sees_all = |row: &Row<'_>, range: &Range<usize>| *range == row.positions && range.len() == self.positions;
         self.rows.iter().all(|row| row.visible.iter().all(|range| sees_all(row, range)))

@@ -110,8 +110,8 @@ fn quantised_type(dtype: DType) -> Option<GgmlDType> {
     })
 }
 
-/// Whether weights of this type are dequantised when they are loaded, because candle cannot multiply them: to f32 on the
-/// CPU, and to f16 on other devices.
+/// True for types that candle cannot multiply. They are dequantised when they are loaded: to f32 on the CPU, and to f16
+/// on other devices.
 pub fn is_dequantised(dtype: DType) -> bool {
     dtype.is_quantised() && quantised_type(dtype).is_none()
 }

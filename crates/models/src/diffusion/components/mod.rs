@@ -55,7 +55,7 @@ pub struct Components {
     pub denoiser: (DenoiserConfig, TensorSource),
     pub vae: (VaeConfig, TensorSource),
     pub text_encoders: Vec<TextComponent>,
-    /// Whether a missing negative prompt is embedded as zeros (SDXL).
+    /// A missing negative prompt is embedded as zeros (SDXL).
     pub zero_empty_negative: bool,
     pub default_steps: usize,
     pub default_guidance: f32,

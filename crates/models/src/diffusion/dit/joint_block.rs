@@ -32,13 +32,13 @@ pub(super) const FINAL: ShiftScale = ShiftScale { shift: 1, scale: 0 };
 pub(super) struct JointBlockConfig {
     pub width: usize,
     pub heads: usize,
-    /// Whether queries and keys are normalised.
+    /// Queries and keys are normalised.
     pub qk_norm: bool,
-    /// Whether there is a second attention among image patches.
+    /// There is a second attention among image patches.
     pub dual_attention: bool,
-    /// Whether this is the last block, whose text output is not used.
+    /// Set for the last block, whose text output is not used.
     pub last: bool,
-    /// Whether text tokens come first in the sequence.
+    /// Text tokens come first in the sequence.
     pub text_first: bool,
 }
 

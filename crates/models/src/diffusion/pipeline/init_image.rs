@@ -33,7 +33,7 @@ pub(super) struct InpaintState {
     pub mask_channels: Option<Vec<f32>>,
 }
 
-/// What is needed to restore the unmasked region after each step.
+/// The latents from which the unmasked region is restored after each step.
 struct UnmaskedLatents {
     /// Latents of the initial image, `[height, width, channels]`.
     clean: Vec<f32>,

@@ -119,7 +119,7 @@ impl<B: Backend> Pipeline<B> {
         guidance > 1. && self.denoiser_config.uses_cfg()
     }
 
-    /// Whether the denoiser is trained for inpainting, and requires a mask.
+    /// True for denoisers that are trained for inpainting. They require a mask.
     pub fn takes_mask(&self) -> bool {
         let [inputs, _] = self.denoiser_config.channels();
         inputs > self.vae.config().latent_channels

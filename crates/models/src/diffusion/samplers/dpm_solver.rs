@@ -12,9 +12,9 @@ const LOWER_ORDER_BELOW: usize = 15;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Config {
     order: usize,
-    /// Whether second order uses Heun's rule, rather than the midpoint rule.
+    /// Second order uses Heun's rule and not the midpoint rule.
     heun: bool,
-    /// Whether this is the SDE variant, whose steps remove more noise and add new noise.
+    /// Set for the SDE variant, whose steps remove more noise and add new noise.
     stochastic: bool,
     lower_order_final: bool,
     euler_at_final: bool,

@@ -113,7 +113,7 @@ impl SchedulerConfig {
         }
     }
 
-    /// Whether the model was trained with flow matching.
+    /// True for models that were trained with flow matching.
     pub fn is_flow(&self) -> bool {
         matches!(self.schedule, Schedule::Flow(_))
     }

@@ -148,7 +148,7 @@ impl SigmaSolver {
         }
     }
 
-    /// Whether samples are variance exploding, rather than variance preserving.
+    /// True if samples are variance exploding, false if they are variance preserving.
     fn is_variance_exploding(&self) -> bool {
         matches!(self, Self::Euler { .. } | Self::EulerAncestral)
     }

@@ -18,7 +18,7 @@ pub struct T5Config {
     pub vocabulary: usize,
     pub epsilon: f32,
     pub activation: Activation,
-    /// Whether the feed-forward network has a gate.
+    /// The feed-forward network has a gate.
     pub gated: bool,
     /// Buckets of the relative position bias.
     pub buckets: usize,

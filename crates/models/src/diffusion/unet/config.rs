@@ -51,7 +51,7 @@ pub struct UnetConfig {
     pub groups: usize,
     pub epsilon: f32,
     pub time: TimeConfig,
-    /// Whether the timestep embedding scales and shifts, rather than only shifts.
+    /// The timestep embedding scales and shifts. Otherwise it only shifts.
     pub time_scale_shift: bool,
     pub downsample_padding: usize,
     pub mid_scale_factor: f32,

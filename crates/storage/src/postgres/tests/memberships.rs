@@ -1,4 +1,4 @@
-//! What a node learns of the others, and they of it.
+//! Nodes learn of one another.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ impl Watcher for Told {
 }
 
 impl Told {
-    /// Waits until it was told of so many changes, and returns them. `None`: anything may have changed.
+    /// Waits until this many changes were announced, and returns them. `None`: anything may have changed.
     fn wait(&self, count: usize) -> Vec<Option<Change>> {
         let began = Instant::now();
         loop {

@@ -119,7 +119,7 @@ fn plain_ranges(ranges: &[(char, char)]) -> String {
     class
 }
 
-/// What follows the backslash in the escapes of these characters.
+/// The characters after the backslash in the escapes of these characters.
 fn escape_endings(characters: &[char]) -> String {
     let ending = |one: &char| match one {
         '"' | '\\' => format!("\\{one}"),

@@ -87,7 +87,7 @@ impl Parser {
         if self.take(mark) { Ok(()) } else { self.error(&format!("has no '{mark}' where it should be")) }
     }
 
-    /// Whether there was a line break.
+    /// Skips line breaks. True if there was one.
     fn take_new_lines(&mut self) -> bool {
         let begin = self.position;
         while self.peek() == Some(&TokenKind::NewLine) {

@@ -1,8 +1,8 @@
-//! Whether a part of a grammar begins and ends between two characters or after the backslash of an escape.
+//! Modes: a part of a grammar begins and ends between two characters, or after the backslash of an escape.
 
 use super::nodes::{Grammar, Node};
 
-/// Where a part of the text begins or ends.
+/// The position at which a part of the text begins or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Between two characters.

@@ -32,7 +32,7 @@ impl Pattern {
         }
     }
 
-    /// What a regular expression matches as a whole. The error is what is wrong with it, for "The expression …".
+    /// Parses a regular expression that must match as a whole. The error completes "The expression …".
     pub fn regex(regex: &str, flags: &str) -> Result<Self, String> {
         if flags.contains('l') {
             return Err("has the flag 'l', which is not supported".to_owned());
@@ -84,7 +84,7 @@ impl Pattern {
         }
     }
 
-    /// Whether the empty text belongs to the set.
+    /// True if the empty text belongs to the set.
     pub fn is_nullable(&self) -> bool {
         match self {
             Self::Class(_) => false,
@@ -95,7 +95,7 @@ impl Pattern {
         }
     }
 
-    /// What may follow this character (Brzozowski's derivative).
+    /// The texts that may follow this character (Brzozowski's derivative).
     pub fn after(&self, first: char) -> Self {
         match self {
             Self::Class(ranges) => match ranges.iter().any(|(from, to)| (*from..=*to).contains(&first)) {

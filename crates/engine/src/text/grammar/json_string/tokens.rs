@@ -172,7 +172,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// What is wrong with a line.
+/// The error for a line of the grammar.
 pub fn in_line(line: usize, what: &str) -> String {
     format!("{what} (line {line})")
 }

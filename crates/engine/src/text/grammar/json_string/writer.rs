@@ -109,7 +109,7 @@ impl Writer<'_> {
         Ok(self.node(node, from, to)?.unwrap_or_else(empty))
     }
 
-    /// What a part is from one mode to another, as one item of a sequence. `None` if it has no such texts.
+    /// How a part is written between two modes, as one item of a sequence. `None` if it has no such texts.
     pub fn node(&mut self, node: &Node, from: Mode, to: Mode) -> Result<Option<String>, String> {
         if !self.transitions(node).has(from, to) {
             return Ok(None);

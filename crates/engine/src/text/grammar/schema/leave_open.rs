@@ -13,7 +13,7 @@ pub(in crate::text::grammar) struct Suspect {
     pub pointer: String,
     /// The pointers of the keywords to remove if the part does not compile.
     pub keywords: Vec<String>,
-    /// Whether the part contains other suspects, which must be tried first.
+    /// Set if the part contains other suspects, which must be tried first.
     pub has_others: bool,
 }
 
@@ -86,7 +86,7 @@ fn open_at(schema: &mut Value, pointer: &str) {
     }
 }
 
-/// Whether the schema has no keywords besides a type.
+/// True for a schema without keywords besides a type.
 pub(super) fn is_open(schema: &Value) -> bool {
     schema.as_object().is_none_or(|fields| fields.keys().all(|keyword| keyword == "type"))
 }

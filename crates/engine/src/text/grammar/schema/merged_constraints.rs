@@ -95,7 +95,7 @@ impl<'a> Constraint<'a> {
         }
     }
 
-    /// How many schemas constrain the values inside this one.
+    /// Number of schemas that constrain the values inside this one.
     fn layers(&self) -> usize {
         match self {
             Self::One(fields) => {
@@ -170,7 +170,7 @@ impl<'a> Walk<'a, '_> {
 
     fn visit<L: Cost>(&mut self, constraint: &Constraint<'a>, costs: &mut Vec<L>) -> Option<()> {
         costs.push(constraint.cost());
-        // What only one schema constrains is checked at that nested schema.
+        // A value that only one schema constrains is checked at that nested schema.
         if constraint.layers() < 2 {
             return Some(());
         }

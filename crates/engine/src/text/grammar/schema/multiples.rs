@@ -184,7 +184,7 @@ struct Remainders {
 }
 
 impl Remainders {
-    /// Whether the compiler's arithmetic can represent the least common multiple.
+    /// False if the least common multiple overflows the compiler's arithmetic.
     fn can_be_computed(&self) -> bool {
         let scaled = 10_u64.checked_pow(self.places).and_then(|scale| scale.checked_mul(self.states));
         self.count < 2 || scaled.is_some_and(|scaled| u32::try_from(scaled).is_ok())

@@ -65,7 +65,7 @@ pub(super) fn check_bound(
     unenforceable(pointer, format!("is {number}, which is too large to be enforced exactly"))
 }
 
-/// Whether the compiler writes this number as a constant, and no other.
+/// True if the compiler writes exactly this number as a constant.
 fn is_exact(number: &Number) -> bool {
     let Some(float) = number.as_f64() else { return false };
     if float.abs() < MAX_EXACT {

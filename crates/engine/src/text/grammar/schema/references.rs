@@ -15,7 +15,7 @@ use super::subschemas::{CopyBudget, visit_schemas};
 const MAX_EXPANDED: usize = 500;
 /// Max length of a chain of references.
 const MAX_CHAIN: usize = 8;
-/// What stands for a slash in a name.
+/// The replacement of a slash in a name.
 const SLASH: &str = "\u{2215}";
 
 /// The JSON pointer in a reference within the schema: a fragment of a URI (RFC 6901, section 6).

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::references::resolve;
 
-/// Whether a finite value can satisfy a checked schema, as far as nesting is concerned. `true` if unknown.
+/// False if only infinitely nested values could satisfy a checked schema. True if unknown.
 pub(super) fn is_satisfiable(root: &Value) -> bool {
     let mut search = Search { root, known: HashMap::new(), learned: false };
     // Each round proves at least one more reference satisfiable, or it is the last.

@@ -1,6 +1,6 @@
 //! The error of all schema checks.
 
-/// What is wrong with a schema, and where.
+/// An error in a schema, and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchemaError {
     /// The JSON pointer of the keyword or schema.
@@ -9,7 +9,7 @@ pub struct SchemaError {
     pub fault: Fault,
 }
 
-/// What an error concerns, which decides how a schema that is not strict goes on without it.
+/// The part that an error concerns. It decides how a schema that is not strict is used without that part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The schema is invalid.

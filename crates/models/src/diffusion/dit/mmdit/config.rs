@@ -28,7 +28,7 @@ pub struct MmditConfig {
     pub max_grid_side: usize,
     /// Whether each layer has a second attention among image patches (Stable Diffusion 3.5).
     pub dual_attention: Vec<bool>,
-    /// Whether queries and keys are normalised.
+    /// Queries and keys are normalised.
     pub qk_norm: bool,
 }
 
