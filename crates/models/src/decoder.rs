@@ -22,8 +22,9 @@ use super::nn::rope::Rope;
 use super::nn::{Context, Linear};
 use super::peft::{FittedAdapter, LoadedAdapter, PeftAdapter};
 use super::weights::{DecoderCheckpoint, Footprint, LoadedMatrix, Loader};
+use attention::KvLayer;
 pub use encode_pass::{EncodePass, encode_pass_bytes};
-use layer::DecoderLayer;
+use layer::{DecoderLayer, ResidualStream};
 pub use training_pass::{TargetScore, TrainingPass, TrainingText};
 
 /// A loaded decoder; shared by all sequences.
@@ -230,23 +231,6 @@ impl<B: Backend> CausalLm for Decoder<B> {
     fn reuse(&self, logits: Logits) {
         self.backend.recycle(logits.values);
     }
-}
-
-/// The state between layers: `[1, tokens, 1, width]` each.
-#[derive(Debug)]
-struct ResidualStream<B: Backend> {
-    x: Tensor<B>,
-    /// Output of the last layer, which the next norm adds to `x`.
-    y: Tensor<B>,
-}
-
-/// Where a layer keeps the keys and values of a step.
-struct KvLayer<'a, B: Backend> {
-    arena: &'a mut B::KvArena,
-    /// The sequences, with the blocks of the arena.
-    batch: &'a B::Batch,
-    /// Index of the layer in the arena.
-    layer: usize,
 }
 
 /// Of each layer, its group in the KV cache, and its index in the group.

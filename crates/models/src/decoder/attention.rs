@@ -2,12 +2,20 @@
 
 use std::ops::Range;
 
-use super::KvLayer;
 use crate::backend::{Angles, AttentionShape, Backend, Candle, Norm, RopeLayout, Tensor};
 use crate::decoder_config::{AttentionConfig, DecoderConfig};
 use crate::error::{ModelError, Result};
 use crate::nn::{Context, Linear};
 use crate::weights::{Candidate, Loader};
+
+/// Where a layer keeps the keys and values of a step.
+pub(super) struct KvLayer<'a, B: Backend> {
+    pub arena: &'a mut B::KvArena,
+    /// The sequences, with the blocks of the arena.
+    pub batch: &'a B::Batch,
+    /// Index of the layer in the arena.
+    pub layer: usize,
+}
 
 #[derive(Debug)]
 pub(super) struct Attention<B: Backend> {

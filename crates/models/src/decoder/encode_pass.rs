@@ -5,7 +5,9 @@
 
 use std::ops::Range;
 
-use super::{Decoder, KvLayer, ResidualStream};
+use super::Decoder;
+use super::attention::KvLayer;
+use super::layer::ResidualStream;
 use crate::backend::{Angles, Backend};
 use crate::causal_lm::CausalLm;
 use crate::decoder_config::DecoderConfig;

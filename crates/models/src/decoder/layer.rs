@@ -1,14 +1,21 @@
 //! One decoder layer: a mixer, which lets tokens see each other, and a feed-forward network for each token. Both read the
 //! normalized residual stream and add to it.
 
-use super::attention::Attention;
+use super::attention::{Attention, KvLayer};
 use super::feed_forward::FeedForward;
-use super::{KvLayer, ResidualStream};
 use crate::backend::{Angles, Backend, Norm, Tensor};
 use crate::decoder_config::{DecoderConfig, LayerConfig, MixerConfig};
 use crate::error::Result;
 use crate::nn::Context;
 use crate::weights::Loader;
+
+/// The state between layers: `[1, tokens, 1, width]` each.
+#[derive(Debug)]
+pub(super) struct ResidualStream<B: Backend> {
+    pub x: Tensor<B>,
+    /// Output of the last layer, which the next norm adds to `x`.
+    pub y: Tensor<B>,
+}
 
 #[derive(Debug)]
 pub(super) struct DecoderLayer<B: Backend> {

@@ -15,8 +15,9 @@ use std::sync::Arc;
 use candle_core::{DType as ArrayType, Result as ArrayResult, Tensor as Array, Var};
 use serde::{Deserialize, Serialize};
 
+use super::Decoder;
+use super::layer::ResidualStream;
 use super::layer::{DecoderLayer, Mixer};
-use super::{Decoder, ResidualStream};
 use crate::backend::{Angles, Backend, Candle, TargetLogit, Tensor, cross_entropy, with_gradient};
 use crate::causal_lm::CausalLm;
 use crate::decoder_config::DecoderConfig;

@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::ops::Range;
 
+use super::loaded_matrix::LoadedMatrix;
 use super::{Role, Rows, Weights, flat};
 use crate::backend::{Backend, Conv1dShape, ConvShape, DType};
 use crate::error::{ModelError, Result};
@@ -21,35 +21,6 @@ impl Candidate {
     /// A whole tensor.
     pub fn whole(stem: String, rows: usize) -> Self {
         Self { stem, first: 0, total: rows }
-    }
-}
-
-/// A matrix that was loaded. Adapters add to its products.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadedMatrix {
-    pub stem: String,
-    /// Its rows in the checkpoint's tensor.
-    pub rows: Range<usize>,
-    /// Rows of the checkpoint's tensor.
-    pub total: usize,
-    pub columns: usize,
-    /// The type of its elements.
-    pub dtype: DType,
-    /// The shape of a convolution.
-    pub window: Option<ConvShape>,
-    /// [`Linear::id`] or [`Conv::id`].
-    pub id: usize,
-}
-
-impl LoadedMatrix {
-    /// The end of its stem, such as `attn_q`.
-    pub fn projection(&self) -> &str {
-        self.stem.rsplit('.').next().unwrap_or_default()
-    }
-
-    /// The layer, if its stem begins with one, as in `blk.3.attn_q`.
-    pub fn layer(&self) -> Option<usize> {
-        self.stem.strip_prefix("blk.")?.split('.').next()?.parse().ok()
     }
 }
 

@@ -4,6 +4,7 @@
 //! that the network does not read is an error, because it would change the results.
 
 mod gguf;
+mod loaded_matrix;
 mod loader;
 mod safetensors;
 mod tensor_rows;
@@ -11,7 +12,8 @@ mod tensor_rows;
 use super::backend::{Backend, ConvShape, DType};
 use super::decoder_config::DecoderConfig;
 use crate::error::ModelError;
-pub(super) use loader::{Candidate, LoadedMatrix, Loader};
+pub(super) use loaded_matrix::LoadedMatrix;
+pub(super) use loader::{Candidate, Loader};
 pub use tensor_rows::{Rows, Storage};
 pub(crate) use tensor_rows::{StoredTensor, flat};
 
