@@ -69,7 +69,7 @@ impl<B: Backend> Decoder<B> {
         let ropes = config.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<Result<_>>()?;
         let projections = loader.matrices();
         loader.finish()?;
-        let kv_places = kv_places(&config);
+        let kv_places = kv_places(&config.layer_groups(B::RELEASES_KV_BLOCKS));
         let (_binding, backend) = (backend.thread_binding(), backend.clone());
         Ok(Self { _binding, config, token_embd, layers, output_norm, output, ropes, kv_places, projections, backend })
     }
@@ -177,11 +177,11 @@ impl<B: Backend> CausalLm for Decoder<B> {
     }
 
     fn kv_groups(&self, kv_type: KvType) -> Vec<KvGroup> {
-        self.config.kv_groups(kv_type)
+        self.config.kv_groups(kv_type, B::RELEASES_KV_BLOCKS)
     }
 
     fn new_kv_arenas(&self, kv_type: KvType) -> KvArenas {
-        let groups = self.config.layer_groups().into_iter();
+        let groups = self.config.layer_groups(B::RELEASES_KV_BLOCKS).into_iter();
         let shapes = groups.map(|(_, layers)| self.config.kv_shape(layers.len(), kv_type));
         KvArenas(shapes.map(|shape| Box::new(self.backend.new_kv_arena(shape)) as _).collect())
     }
@@ -234,8 +234,7 @@ impl<B: Backend> CausalLm for Decoder<B> {
 }
 
 /// Of each layer, its group in the KV cache, and its index in the group.
-fn kv_places(config: &DecoderConfig) -> Vec<(usize, usize)> {
-    let groups = config.layer_groups();
+fn kv_places(groups: &[(Option<usize>, Vec<usize>)]) -> Vec<(usize, usize)> {
     let mut places: Vec<(usize, (usize, usize))> = groups
         .iter()
         .enumerate()

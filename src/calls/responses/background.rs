@@ -48,6 +48,9 @@ pub trait ResponseCodec {
     fn failed(&self, response: &str, error: &Error) -> Result<String>;
 }
 
+/// Encodes the response of a turn, as JSON.
+pub type EncodeTurn = Box<dyn Fn(&Turn) -> Result<String>>;
+
 /// A response that can be generated.
 pub struct DecodedResponse {
     pub call: ChatCall,
@@ -55,7 +58,7 @@ pub struct DecodedResponse {
     pub output: OutputItems,
     pub reasoning: ReasoningFormat,
     /// Encodes the response with its complete output.
-    pub encode: Box<dyn Fn(&Turn) -> Result<String>>,
+    pub encode: EncodeTurn,
 }
 
 /// Generates responses in the background. When it is stopped, running ones are given up; they begin again after the next

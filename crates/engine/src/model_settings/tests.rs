@@ -267,7 +267,6 @@ fn the_file_of_a_derived_model_is_what_was_to_be_written() {
         max_tokens: Some(5),
         seed: Some(u64::MAX),
         stop: Some(vec!["\"\"\"\n".to_owned()]),
-        ..GenerationDefaults::default()
     };
     let system = Some("a\n\"\"\" b = 'c'\u{0}".to_owned());
     let new = DerivedModel { from: "tiny".to_owned(), system, license: None, defaults };

@@ -86,7 +86,7 @@ impl Model for TextModel {
         let scratch = scratch_bytes(&config, backend, &settings.step_limits());
         let context = config.context.min(COUNTED_CONTEXT);
         let bytes = |group: &KvGroup| group.block_bytes * group.max_blocks(context, settings.prefill_chunk) as u64;
-        let kv = config.kv_groups(settings.kv_type).iter().map(bytes).sum();
+        let kv = config.kv_groups(settings.kv_type, B::RELEASES_KV_BLOCKS).iter().map(bytes).sum();
         Ok(MemoryNeed { kv, context, ..MemoryNeed::new(Footprint::new(weights, backend), scratch) })
     }
 

@@ -175,6 +175,11 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// Rows for which a LoRA delta is computed at once.
     const LORA_ROWS: usize;
 
+    /// True if an arena gives the memory of released blocks back. Otherwise its memory is that of the most blocks that were ever
+    /// in use, so layers with a window must share their blocks with the others: the arenas of several groups would reach their
+    /// peaks at different times, and take more than the blocks that are counted.
+    const RELEASES_KV_BLOCKS: bool;
+
     // Handles.
 
     /// A handle that loads weights, without waiting for computations.

@@ -177,8 +177,12 @@ impl DecoderConfig {
     }
 
     /// The groups of the KV cache: the window and the layers of each. Layers with the same window are a group, the largest
-    /// window first. The first group keeps the blocks of all positions, even if all layers have windows.
-    pub(super) fn layer_groups(&self) -> Vec<(Option<usize>, Vec<usize>)> {
+    /// window first. The first group keeps the blocks of all positions, even if all layers have windows. If `by_window` is not
+    /// set, all layers are one group.
+    pub(super) fn layer_groups(&self, by_window: bool) -> Vec<(Option<usize>, Vec<usize>)> {
+        if !by_window {
+            return vec![(None, (0..self.layers.len()).collect())];
+        }
         let mut groups: BTreeMap<Reverse<usize>, Vec<usize>> = BTreeMap::new();
         for (layer, attention) in self.attention().enumerate() {
             let window = attention.window.unwrap_or(usize::MAX).min(self.context);
@@ -188,9 +192,9 @@ impl DecoderConfig {
         groups.map(|(index, (Reverse(window), layers))| ((index > 0).then_some(window), layers)).collect()
     }
 
-    /// The groups of the KV cache.
-    pub fn kv_groups(&self, kv_type: KvType) -> Vec<KvGroup> {
-        let groups = self.layer_groups().into_iter();
+    /// The groups of the KV cache; see [`Self::layer_groups`].
+    pub fn kv_groups(&self, kv_type: KvType, by_window: bool) -> Vec<KvGroup> {
+        let groups = self.layer_groups(by_window).into_iter();
         let group = |(window, layers): (_, Vec<_>)| {
             let block_bytes = self.kv_shape(layers.len(), kv_type).block_bytes();
             KvGroup { block_bytes, window }
@@ -304,11 +308,11 @@ mod tests {
             });
             config.layers = layers.collect();
             let bytes = config.kv_shape(1, KvType::F16).block_bytes();
-            let groups = config.layer_groups();
+            let groups = config.layer_groups(true);
             let expected = groups
                 .iter()
                 .map(|(window, layers)| KvGroup { block_bytes: layers.len() as u64 * bytes, window: *window });
-            assert_eq!(config.kv_groups(KvType::F16), expected.collect::<Vec<_>>());
+            assert_eq!(config.kv_groups(KvType::F16, true), expected.collect::<Vec<_>>());
             groups
         };
         assert_eq!(groups(&[None; 2]), [(None, vec![0, 1])]);

@@ -1,4 +1,10 @@
 //! The state that sequences of a model keep: which KV blocks of each group are in use, and how many sequences hold each.
+//!
+//! Five of six layers of Gemma 3 see 512 or 1,024 positions. If one block had the keys and values of all layers, three quarters of the
+//! memory at 8,192 positions would be kept though nothing reads it. A block therefore covers the layers of a group, and each group has
+//! its own tables, so that the IDs of freed blocks are used again. Kernels get whole tables, in which any block stands in for those that
+//! were given back: positions, and so the bits of the result, do not depend on what was given back. The first group keeps the blocks
+//! of all positions, even if all its layers have windows: the prefix cache and the draft model follow its blocks.
 
 use outpost_models::kv::{BlockId, KvGroup};
 

@@ -31,6 +31,7 @@ impl Backend for Candle {
     type ThreadBinding = ThreadBinding;
 
     const LORA_ROWS: usize = usize::MAX;
+    const RELEASES_KV_BLOCKS: bool = false;
 
     fn for_loading(&self) -> Self {
         self.clone()

@@ -43,6 +43,7 @@ impl Backend for Cpu {
     type ThreadBinding = ();
 
     const LORA_ROWS: usize = 1024;
+    const RELEASES_KV_BLOCKS: bool = true;
 
     fn thread_binding(&self) {}
 
