@@ -180,5 +180,6 @@ mod tests {
         });
         assert_eq!(fields("openai", &off).unwrap().get("top_k"), None);
         assert_eq!(fields("vllm", &off).unwrap()["top_k"], 0);
+        assert_eq!(fields("llama.cpp", &off).unwrap()["typical_p"], 1.0);
     }
 }
