@@ -148,21 +148,20 @@ fn logits_in_chunks<B: Backend>(model: &Decoder<B>, prompt: &[u32], chunk: usize
     all
 }
 
-fn check_windows<B: Backend>(backend: &B) {
-    let prompt: Vec<u32> = (0..100).map(|index| index * 7 % 64).collect();
-    for name in ["gemma2", "gemma3"] {
-        let model = Format::Safetensors.load(name, backend);
-        let windows: Vec<_> = model.kv_groups(KvType::F32).iter().map(|group| group.window).collect();
-        assert_eq!(windows, [None, Some(8)]);
-        for chunk in [1, 5, 16, 40] {
-            let [reused, kept] = [true, false].map(|reuse| logits_in_chunks(&model, &prompt, chunk, reuse));
-            assert!(reused == kept, "{name} in chunks of {chunk}: {}", difference(&reused, &kept));
-        }
-    }
+fn windows<B: Backend>(model: &Decoder<B>) -> Vec<Option<usize>> {
+    model.kv_groups(KvType::F32).iter().map(|group| group.window).collect()
 }
 
 #[test]
 fn blocks_that_fell_out_of_a_window_are_not_read() {
-    check_windows(&Cpu::new(2));
-    check_windows(&candle());
+    let prompt: Vec<u32> = (0..100).map(|index| index * 7 % 64).collect();
+    for name in ["gemma2", "gemma3"] {
+        let model = Format::Safetensors.load(name, &Cpu::new(2));
+        assert_eq!(windows(&model), [None, Some(8)]);
+        for chunk in [1, 5, 16, 40] {
+            let [reused, kept] = [true, false].map(|reuse| logits_in_chunks(&model, &prompt, chunk, reuse));
+            assert!(reused == kept, "{name} in chunks of {chunk}: {}", difference(&reused, &kept));
+        }
+        assert_eq!(windows(&Format::Safetensors.load(name, &candle())), [None], "its arenas do not release memory");
+    }
 }
