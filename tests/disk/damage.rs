@@ -351,6 +351,12 @@ fn results(mut first: u64, end: u64) -> Results {
     results
 }
 
+/// In this variant, a page of the messages has taken the place of another one. Each of its rows is sound.
+#[test]
+fn rows_of_another_conversation_are_not_shown() {
+    assert_eq!(results(938, 939), Results { completed: 1, ..Results::default() });
+}
+
 #[test]
 fn a_damaged_database_never_crashes_or_misleads_the_server() {
     let results = results(0, 60);

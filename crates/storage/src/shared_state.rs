@@ -1,4 +1,4 @@
-//! What the store's handles and the writer thread of any engine share, and the watchers that are told of changes to
+//! What the store's handles and the writer thread of any engine share, and the watchers that learn of changes to
 //! records which are kept in memory.
 
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,7 +1,7 @@
 //! Locking the data folder, opening redb, and mapping its errors.
 
 use std::fs::TryLockError;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 
 use redb::backends::FileBackend;
@@ -77,6 +77,15 @@ pub(super) fn create(file: std::fs::File, cache_bytes: usize) -> Result<Database
 /// Catches a panic of redb over a damaged file; `None` if it panicked.
 pub(crate) fn catch_panic<T>(f: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).ok()
+}
+
+/// Closes a database without redb's last commit. It would read damaged pages, and a panic that it causes there can be followed by
+/// another one while it unwinds, which aborts the process. redb leaves the commit out while a thread unwinds.
+pub(super) fn close_unchanged(db: Database) {
+    let _ = catch_unwind(AssertUnwindSafe(move || {
+        let _dropped_by_unwinding = db;
+        resume_unwind(Box::new("the database is closed unchanged"))
+    }));
 }
 
 /// Calls redb and converts a panic to redb's error for damaged pages.

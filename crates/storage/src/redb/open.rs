@@ -45,8 +45,7 @@ pub(crate) fn open(
     let migrated = database::catch_panic(|| migrations::run(&db, &path, &pepper))
         .unwrap_or_else(|| Err(OpenError::corrupt(&path, "unreadable pages")));
     if let Err(error) = migrated {
-        // After a panic, closing may panic as well.
-        let _ = database::catch_panic(move || drop(db));
+        database::close_unchanged(db);
         return Err(error);
     }
     spare.fill();

@@ -244,8 +244,13 @@ where
     }
     for pair in table.range::<&[u8]>((Bound::Included(scan.prefix), upper))?.rev() {
         let (key, value) = pair?;
+        let key = key.value();
+        // On damaged pages, redb may visit rows of another range. They are sound by themselves.
+        if key < scan.prefix || end.as_deref().is_some_and(|end| key >= end) {
+            return Err(redb::Error::Corrupted(format!("a row of table {} is out of its range", scan.table.name())));
+        }
         let bytes = if scan.values { value.value() } else { &[] };
-        match visit(key.value(), bytes) {
+        match visit(key, bytes) {
             Ok(ControlFlow::Continue(())) => {}
             Ok(ControlFlow::Break(())) => break,
             Err(error) => return Ok(Err(error)),
