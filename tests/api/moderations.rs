@@ -1,8 +1,8 @@
 //! Moderation in OpenAI's format, with tiny random classifiers whose scores transformers has computed.
 
 use std::fs;
-use std::path::Path;
 
+use outpost_testing::fixtures::fixture;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -49,8 +49,7 @@ fn moderate(server: &Server, body: Value) -> Response {
 
 /// The labels of a fixture, and its rows: short texts, and one beyond the model's limit.
 fn expected(name: &str) -> (Vec<String>, Vec<Value>) {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/classifiers").join(name).join("expected.json");
+    let path = fixture("classifiers").join(name).join("expected.json");
     let file: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     let labels = file["labels"].as_array().unwrap().iter().map(|label| label.as_str().unwrap().to_owned());
     (labels.collect(), file["rows"].as_array().unwrap().clone())

@@ -1,6 +1,5 @@
 //! Transcriptions and translations with a tiny random model.
 
-use std::path::Path;
 use std::time::Duration;
 
 use reqwest::Method;
@@ -29,7 +28,7 @@ pub fn start_server() -> Server {
 }
 
 fn fixture(name: &str) -> Vec<u8> {
-    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/audio").join(name)).unwrap()
+    std::fs::read(outpost_testing::fixtures::fixture("audio").join(name)).unwrap()
 }
 
 /// Speech of 1.5 seconds, 8 kHz, so many times.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use outpost::audio::{AudioDecoder, AudioError};
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/audio").join(name)
+    outpost_testing::fixtures::fixture("audio").join(name)
 }
 
 fn decoder() -> AudioDecoder {

@@ -2,7 +2,6 @@
 //! cancel each other.
 
 use std::io::Cursor;
-use std::path::Path;
 
 use outpost::audio::decoding::{decode, measure};
 use outpost::audio::{AudioError, AudioInfo};
@@ -11,7 +10,7 @@ const HOUR: u32 = 3600;
 const RATE: u32 = 16_000;
 
 fn fixture(name: &str) -> Vec<u8> {
-    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/audio").join(name)).unwrap()
+    std::fs::read(outpost_testing::fixtures::fixture("audio").join(name)).unwrap()
 }
 
 fn decoded(file: &[u8]) -> Result<Vec<f32>, AudioError> {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use outpost_testing::fixtures::fixture;
 use reqwest::Method;
 use reqwest::blocking::Client;
 use serde_json::{Value, json};
@@ -61,7 +62,7 @@ impl Count {
 
 /// The recording so many times, as a WAV file.
 fn recording(repetitions: u64) -> Vec<u8> {
-    let file = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/audio/mono-8k.wav")).unwrap();
+    let file = std::fs::read(fixture("audio/mono-8k.wav")).unwrap();
     let (head, samples) = file.split_at(WAV_HEADER);
     let samples = samples.repeat(usize::try_from(repetitions).unwrap());
     let mut head = head.to_vec();

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use outpost_testing::fixtures::fixture;
 use reqwest::Method;
 use reqwest::blocking::{Body, Client};
 use serde_json::{Value, json};
@@ -117,7 +118,7 @@ impl Rig {
             "conversation" => self.json(Method::POST, "/v1/conversations", &json!({})),
             "upload" => self.upload(&format!("{number}\n").repeat(1 << 17)),
             "transcription" => {
-                let file = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/audio/mono-8k.wav"));
+                let file = fs::read(fixture("audio/mono-8k.wav"));
                 self.form("/v1/audio/transcriptions", &[("model", WHISPER)], &file.unwrap()).expect("an answer")
             }
             "picture" => {

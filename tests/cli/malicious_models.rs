@@ -13,6 +13,7 @@ use outpost::engine::{
     Engine, InputType, LoadError, Message, ModelKind, OutputSpec, PreprocessError, PromptError, PromptOptions,
     Settings, TextFormat, TokenizeLimits,
 };
+use outpost_testing::fixtures::fixture;
 use outpost_testing::huggingface_folder;
 use outpost_testing::test_clock::TestClock;
 use serde_json::{Value, json};
@@ -206,7 +207,7 @@ fn no_chat_tokenizer_crashes_the_server() {
 #[test]
 fn no_encoder_tokenizer_crashes_the_server() {
     let dir = tempfile::tempdir().unwrap();
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoders/bert-mean");
+    let fixture = fixture("encoders/bert-mean");
     let model = |name: &str, change: &dyn Fn(&mut Value)| {
         let folder = dir.path().join(name);
         outpost_testing::fixtures::copy_folder(&fixture, &folder);

@@ -1,16 +1,11 @@
 //! Models of several files: transformers, sentence-transformers, adapters and diffusers.
 
-use std::path::{Path, PathBuf};
-
+use outpost_testing::fixtures::fixture;
 use serde_json::json;
 
 use crate::hub_server::Fault;
 use crate::process::{ServerProcess, output_text};
 use crate::repository::*;
-
-fn fixture(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(path)
-}
 
 /// A repository with the files of a fixture, and others that must not be downloaded.
 fn repository(path: &str) -> Repository {

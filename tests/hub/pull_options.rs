@@ -1,8 +1,8 @@
 //! `--verify`, `--max-size`, `--token-file`, and models of Whisper.
 
 use std::fs;
-use std::path::Path;
 
+use outpost_testing::fixtures::fixture;
 use serde_json::Value;
 
 use crate::process;
@@ -64,7 +64,7 @@ fn a_token_is_read_from_a_file() {
 /// A model of whisper.cpp for windows of 30 seconds: the fixture with more positions, which are zero.
 fn whisper() -> Vec<u8> {
     const POSITIONS: usize = 1500;
-    let mut file = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/whisper/ggml-q5_0.bin"));
+    let mut file = read(&fixture("whisper/ggml-q5_0.bin"));
     let number = |file: &[u8], at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
     let name = b"encoder.positional_embedding";
     let at = file.windows(name.len()).position(|window| window == name).unwrap();

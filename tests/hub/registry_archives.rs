@@ -1,7 +1,7 @@
 //! `outpost models pull oci:…` of artifacts whose layers are tar archives.
 
+use outpost_testing::fixtures::fixture;
 use std::fs;
-use std::path::Path;
 use std::sync::LazyLock;
 
 use crate::hub_server::Fault;
@@ -81,7 +81,7 @@ fn files_of_small_archives_are_installed() {
 
 #[test]
 fn a_folder_is_installed_from_an_archive_of_its_small_files_and_layers_of_weights() {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoders/nomic-old");
+    let fixture = fixture("encoders/nomic-old");
     let file = |name: &str| read(&fixture.join(name));
     let small =
         ["config.json", "tokenizer.json", "modules.json", "1_Pooling/config.json"].map(|name| (name, file(name)));

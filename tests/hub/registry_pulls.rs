@@ -1,8 +1,8 @@
 //! `outpost models pull ollama:…` and `oci:…`.
 
 use std::fs;
-use std::path::Path;
 
+use outpost_testing::fixtures::fixture;
 use serde_json::{Value, json};
 
 use crate::hub_server::{Fault, HubServer};
@@ -173,7 +173,7 @@ fn one_of_several_gguf_layers_is_chosen() {
 #[test]
 fn a_folder_of_safetensors_is_installed_from_its_layers() {
     let mut registry = Registry::new("u/encoder");
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoders/nomic-old");
+    let fixture = fixture("encoders/nomic-old");
     for name in ["config.json", "model.safetensors", "tokenizer.json", "modules.json", "1_Pooling/config.json"] {
         let media_type = "application/vnd.cncf.model.weight.v1.raw";
         registry.layer(media_type, Some((FILE_PATH, name)), &read(&fixture.join(name)));

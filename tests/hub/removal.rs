@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use outpost_testing::fixtures::fixture;
 use tempfile::TempDir;
 
 use crate::process::{self, ServerProcess};
@@ -81,7 +82,7 @@ fn what_depends_on_the_model_is_named() {
     let folder = folder(&["base"]);
     let adapter = folder.path().join("models/tuned");
     fs::create_dir(&adapter).unwrap();
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/adapters/llama");
+    let fixture = fixture("adapters/llama");
     fs::copy(fixture.join("adapter_model.safetensors"), adapter.join("adapter_model.safetensors")).unwrap();
     let config = fs::read_to_string(fixture.join("adapter_config.json")).unwrap();
     let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();

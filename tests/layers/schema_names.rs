@@ -1,9 +1,9 @@
 //! Every type has its own name in `/openapi.json`: the schema of a second one would replace that of the first.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use crate::module_graph::sources;
+use crate::repository;
 
 /// The names under which the types of a file are in the document.
 fn schema_names(text: &str) -> Vec<String> {
@@ -32,7 +32,7 @@ fn type_name(line: &str) -> Option<String> {
 #[test]
 fn types_have_different_names_in_the_openapi_document() {
     let mut files = BTreeMap::<String, Vec<String>>::new();
-    for (module, text) in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
+    for (module, text) in sources(&repository("src")) {
         for name in schema_names(&text) {
             files.entry(name).or_default().push(module.join("/"));
         }

@@ -1,9 +1,9 @@
 //! Targets that send more than they were asked for.
 
 use std::io::Read;
-use std::path::Path;
 use std::sync::mpsc;
 
+use outpost_testing::fixtures::fixture;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -231,7 +231,7 @@ fn transcripts_far_longer_than_their_audio_are_refused() {
         write_upstream(&config.paths.models, REMOTE, &text);
         config.sandbox = Some(env!("CARGO_BIN_EXE_outpost").into());
     });
-    let file = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/audio/mono-8k.wav")).unwrap();
+    let file = std::fs::read(fixture("audio/mono-8k.wav")).unwrap();
     let mut form = format!("--xYz\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\n{REMOTE}\r\n").into_bytes();
     form.extend(b"--xYz\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\n");
     form.extend(file);

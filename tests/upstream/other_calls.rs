@@ -1,10 +1,10 @@
 //! Embeddings, reranking, images, transcriptions and speech of upstream models.
 
 use std::io::Cursor;
-use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use outpost_testing::fixtures::fixture;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -174,7 +174,7 @@ fn audio_files_are_sent_on_and_measured_here() {
         write_upstream(&config.paths.models, REMOTE, &text);
         config.sandbox = Some(env!("CARGO_BIN_EXE_outpost").into());
     });
-    let file = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/audio/mono-8k.wav")).unwrap();
+    let file = std::fs::read(fixture("audio/mono-8k.wav")).unwrap();
     let mut form = Vec::new();
     for (name, value) in
         [("model", REMOTE), ("response_format", "verbose_json"), ("prompt", "tide"), ("language", "de")]

@@ -92,7 +92,9 @@ pub use text::request::{
     DeltaStream, FinishReason, Generation, GenerationRequest, PromptLogprob, PromptToken, Sampling, TextDelta,
     TextOptions, TokenInfo, TokenLogprob,
 };
-pub use text::sampler::parameters::{Number, Rule, SAMPLING_PARAMETERS, SamplingParameter, SamplingParameters};
+pub use text::sampler::parameters::{
+    SAMPLING_PARAMETERS, SamplingParameter, SamplingParameters, SamplingRule, SamplingValue,
+};
 pub use text::tools::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCallDelta};
 pub use text::training_example::{TrainingExample, TrainingTexts};
 pub use tokenizer::{InfillFile, InfillTexts, Prompt, SpecialTokenOptions, TokenizeLimits};

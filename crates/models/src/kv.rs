@@ -77,7 +77,7 @@ impl KvGroup {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window) / BLOCK)
     }
 
-    /// The most blocks that a sequence of `positions` positions needs at a time, if at most `chunk` positions are computed at
+    /// Max blocks that a sequence of `positions` positions needs at a time, if at most `chunk` positions are computed at
     /// once.
     pub fn max_blocks(&self, positions: usize, chunk: usize) -> usize {
         let all = blocks_for(positions);

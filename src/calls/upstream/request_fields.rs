@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::errors::unsupported;
 use crate::calls::sampling_request::SamplingRequest;
-use crate::engine::{Number, SAMPLING_PARAMETERS};
+use crate::engine::{SAMPLING_PARAMETERS, SamplingValue};
 use crate::error::{Error, Result};
 use crate::upstream::{Api, Payload, UpstreamCall, UpstreamModel};
 
@@ -116,10 +116,10 @@ fn list<T: Serialize>(entries: &[T]) -> Option<Value> {
 }
 
 /// A number with the digits that a person would write: 0.8, not 0.800000011920929.
-pub fn number(value: impl Into<Number>) -> Value {
+pub fn number(value: impl Into<SamplingValue>) -> Value {
     match value.into() {
-        value @ Number::Real(_) => value.to_string().parse::<f64>().map_or(Value::Null, Value::from),
-        Number::Count(count) => Value::from(count),
+        value @ SamplingValue::Real(_) => value.to_string().parse::<f64>().map_or(Value::Null, Value::from),
+        SamplingValue::Count(count) => Value::from(count),
     }
 }
 

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use crate::calls::sampling_request::SamplingRequest;
 use crate::display::shorten;
 use crate::engine::{
-    MAX_ALLOWED_TOKENS, MAX_BAD_WORDS, MAX_LOGPROBS_PER_POSITION, MAX_STOP_BYTES, MAX_STOP_TOKENS, MAX_STOPS, Rule,
-    SamplingParameter, SamplingParameters, TextOptions,
+    MAX_ALLOWED_TOKENS, MAX_BAD_WORDS, MAX_LOGPROBS_PER_POSITION, MAX_STOP_BYTES, MAX_STOP_TOKENS, MAX_STOPS,
+    SamplingParameter, SamplingParameters, SamplingRule, TextOptions,
 };
 use crate::error::{Error, Result};
 use crate::http::unknown_fields::UnknownFields;
@@ -243,7 +243,7 @@ pub fn parameters(given: &[(&str, Option<f64>)]) -> Result<SamplingParameters> {
     for (name, value) in given {
         let Some((row, value)) = SamplingParameter::named(name).zip(*value) else { continue };
         // vLLM switches top_k off with -1.
-        let value = if matches!(row.rule, Rule::Count) && value == -1.0 { 0.0 } else { value };
+        let value = if matches!(row.rule, SamplingRule::Count) && value == -1.0 { 0.0 } else { value };
         row.set(&mut parameters, value).or_else(|what| invalid_field(name, &what))?;
     }
     Ok(parameters)

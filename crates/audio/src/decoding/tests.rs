@@ -1,7 +1,6 @@
 //! Each format of tests/fixtures/audio. `speech.flac` has the sentence that the others were made of.
 
 use std::io::Cursor;
-use std::path::Path;
 
 use super::{decode, measure};
 use crate::error::AudioError;
@@ -10,7 +9,7 @@ use crate::info::AudioInfo;
 const HOUR: u32 = 3600;
 
 fn fixture(name: &str) -> Vec<u8> {
-    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/audio").join(name)).unwrap()
+    std::fs::read(outpost_testing::fixtures::fixture("audio").join(name)).unwrap()
 }
 
 fn decode_bytes(bytes: &[u8], max_seconds: u32) -> Result<Vec<f32>, AudioError> {

@@ -3,6 +3,7 @@
 use std::io::Cursor;
 use std::ops::Range;
 
+use outpost_testing::fixtures::fixture;
 use proptest::prelude::*;
 
 use super::splitter::{MAX_WINDOW, Window, WindowSplitter};
@@ -139,7 +140,7 @@ fn without_a_pause_the_cut_is_at_the_quietest_place() {
 }
 
 fn sentence() -> Vec<f32> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/audio/speech.flac");
+    let path = fixture("audio/speech.flac");
     let mut samples = Vec::new();
     crate::decoding::decode(Cursor::new(std::fs::read(path).unwrap()), 60, &mut |block| {
         samples.extend_from_slice(block);

@@ -143,7 +143,7 @@ fn unusable(error: impl std::fmt::Display) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use outpost_testing::fixtures::fixture;
 
     use super::*;
     use outpost_models::safetensors::read_json;
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn tokens_match_transformers() {
-        let pipelines = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/pipelines");
+        let pipelines = fixture("pipelines");
         let plain = ["sd1", "sd2v", "sdxl", "sd3", "flux", "bert"].map(|name| (name, "tokenizer", "ids", 77));
         let others = [
             ("sd3", "tokenizer_2", "ids_2", 77),
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn vocab_txt_and_tokenizer_json_give_the_same_tokens() {
-        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/pipelines/bert/tokenizer");
+        let folder = fixture("pipelines/bert/tokenizer");
         let json = read_json(&folder.join("tokenizer.json")).unwrap();
         let vocab = json["model"]["vocab"].as_object().unwrap();
         let mut vocab: Vec<(u64, &str)> =

@@ -1,8 +1,9 @@
 //! Kinds of models: chat models, encoders, transcription, speech and image models.
 //!
 //! A kind is a folder of this crate and a line in `list.rs`. The folder's `kind.rs` implements [`Model`], which says which files
-//! are a model of the kind, what memory a checkpoint needs, how its weights are read, and which workload computes its requests. Everything that handles models of all kinds goes through that trait or through
-//! the list; nothing else has a branch for each kind.
+//! are a model of the kind, what memory a checkpoint needs, how its weights are read, and which workload computes its requests.
+//! Everything that handles models of all kinds goes through that trait or through the list; nothing else has a branch for each
+//! kind.
 
 mod list;
 mod model;

@@ -48,7 +48,7 @@ pub trait Adaptable {
     /// True if both models compute with the same network, such as a base model and its adapter.
     fn shares_network_with(&self, other: &dyn LoadedModel) -> bool;
 
-    /// The most tokens that it computes at once.
+    /// Max tokens that it computes at once.
     fn max_step_tokens(&self, settings: &Settings) -> usize;
 
     /// The memory for an adapter's weights.

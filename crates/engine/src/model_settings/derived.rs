@@ -13,7 +13,7 @@ use toml::{Table, Value};
 use super::files::MAX_BYTES;
 use super::format::one_model;
 use super::{GenerationDefaults, ONE_MODEL_FILE};
-use crate::text::sampler::parameters::{Number, SAMPLING_PARAMETERS};
+use crate::text::sampler::parameters::{SAMPLING_PARAMETERS, SamplingValue};
 use outpost_common::new_folder::{NewFolder, is_there};
 
 /// The settings of a derived model.
@@ -90,8 +90,8 @@ fn is_only_settings(folder: &Path) -> io::Result<bool> {
 fn defaults(defaults: &GenerationDefaults) -> Table {
     let value = |number| match number {
         // The shortest decimal number, as it was written.
-        Number::Real(_) => number.to_string().parse::<f64>().ok().map(Value::from),
-        Number::Count(count) => Some(Value::from(i64::from(count))),
+        SamplingValue::Real(_) => number.to_string().parse::<f64>().ok().map(Value::from),
+        SamplingValue::Count(count) => Some(Value::from(i64::from(count))),
     };
     let sampling = SAMPLING_PARAMETERS.iter().filter_map(|row| Some((row.name, value(row.of(&defaults.sampling)?)?)));
     let max_tokens = defaults.max_tokens.map(|count| ("max_tokens", Value::from(i64::from(count))));

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 use super::UnloadAfter;
 use crate::moderation::{CATEGORIES, LabelMeaning};
 use crate::settings::{MAX_STOP_BYTES, MAX_STOPS};
-use crate::text::sampler::parameters::{Rule, SamplingParameter, SamplingParameters};
+use crate::text::sampler::parameters::{SamplingParameter, SamplingParameters, SamplingRule};
 use outpost_common::display::{one_of, shorten};
 use outpost_common::spelling::nearest;
 use outpost_common::toml_text::{Lines, kind_of};
@@ -114,7 +114,7 @@ impl Reader {
 
     /// Reads a sampling parameter.
     pub fn sampling(&mut self, path: &str, row: &SamplingParameter, value: &Value<'_>, read: &mut SamplingParameters) {
-        if let Rule::Count = row.rule {
+        if let SamplingRule::Count = row.rule {
             let count = self.whole(path, value, 0, u32::MAX.into()).and_then(|count| u32::try_from(count).ok());
             count.map(|count| row.set(read, count.into()));
         } else {

@@ -121,6 +121,7 @@ impl ChatPreprocessor {
 
 #[cfg(test)]
 mod tests {
+    use outpost_testing::fixtures::fixture;
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
 
@@ -135,10 +136,6 @@ mod tests {
     const CHATML: &str = "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}\
                           {% if add_generation_prompt %}<|start|>assistant\n{% endif %}";
 
-    fn fixtures() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
-    }
-
     /// A model with a tokenizer of the fixtures.
     fn preprocessor(tokenizer: &Path, template: &str, config: &Value) -> ChatPreprocessor {
         let dir = tempfile::tempdir().unwrap();
@@ -151,7 +148,7 @@ mod tests {
     }
 
     fn smollm(template: &str) -> ChatPreprocessor {
-        preprocessor(&fixtures().join("tokenizers/smollm"), template, &json!({"eos_token": "<|end|>"}))
+        preprocessor(&fixture("tokenizers/smollm"), template, &json!({"eos_token": "<|end|>"}))
     }
 
     fn texts(preprocessor: &ChatPreprocessor, example: &TrainingExample) -> Vec<TrainingText> {
@@ -192,12 +189,12 @@ mod tests {
     /// `tests/fixtures/make_training_texts_reference.py` wrote the expected texts.
     #[test]
     fn conversations_match_transformers() {
-        let path = fixtures().join("training_texts.json");
+        let path = fixture("training_texts.json");
         let setups: Vec<Setup> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         let mut checked = 0;
         for Setup { tokenizer, bos_token, eos_token, template, cases } in setups {
             let config = json!({"bos_token": bos_token, "eos_token": eos_token});
-            let preprocessor = preprocessor(&fixtures().join("tokenizers").join(&tokenizer), &template, &config);
+            let preprocessor = preprocessor(&fixture("tokenizers").join(&tokenizer), &template, &config);
             for Case { messages, trained, tools, texts: expected } in cases {
                 let messages: Vec<Message> = messages.iter().map(Message::from_json).collect();
                 let trained = (0..messages.len()).map(|index| trained.contains(&index)).collect();
@@ -227,7 +224,7 @@ mod tests {
 
     #[test]
     fn special_tokens_strip_white_space_across_the_prompts_end() {
-        let tokenizer = fixtures().join("tokenizers/hub-strips");
+        let tokenizer = fixture("tokenizers/hub-strips");
         let template = "{% for m in messages %}[INST]{{ m.content }}</s>{% endfor %}";
         let preprocessor = preprocessor(&tokenizer, template, &json!({"bos_token": "<s>", "eos_token": "</s>"}));
         let strips = |id: u32| preprocessor.tokenizer().encode_continuation("[INST]", " \n x").first() == Some(&id);
@@ -238,7 +235,7 @@ mod tests {
     #[test]
     fn texts_without_a_template_end_with_the_eos_token() {
         let config = json!({"bos_token": "<s>", "eos_token": "</s>"});
-        let preprocessor = preprocessor(&fixtures().join("tokenizers/hub-first"), CHATML, &config);
+        let preprocessor = preprocessor(&fixture("tokenizers/hub-first"), CHATML, &config);
         let eos = preprocessor.eos().unwrap();
         let [text] = &texts(&preprocessor, &TrainingExample::Text("some words".to_owned()))[..] else { panic!("one") };
         assert_eq!(text.tokens, [preprocessor.tokenizer().encode("some words"), vec![eos]].concat());
@@ -260,7 +257,7 @@ mod tests {
     #[test]
     fn a_tokenizers_bos_token_begins_texts_without_a_template() {
         let dir = tempfile::tempdir().unwrap();
-        let path = fixtures().join("tokenizers/hub-first/tokenizer.json");
+        let path = fixture("tokenizers/hub-first/tokenizer.json");
         let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         tokenizer["post_processor"] = json!({
             "type": "TemplateProcessing", "pair": [],

@@ -1,7 +1,7 @@
 //! Compares token IDs with those of `sentencepiece` and `tokenizers` in `tests/fixtures/tokenizers`, written by
 //! `make_tokenizers_reference.py`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -11,6 +11,7 @@ use super::fill_in_the_middle::{FimTokens, RepositoryTokens};
 use super::{ChatTokenizer, InfillTexts, Position, SpecialTokenOptions, TokenizeLimits, Vocabulary};
 use crate::tokenizer::files::TextFiles;
 use outpost_models::gguf::GgufFile;
+use outpost_testing::fixtures::fixture;
 
 /// A template with the prompts' special tokens.
 const TEMPLATE: &str = "[INST] [/INST]";
@@ -22,7 +23,7 @@ struct Expected {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/tokenizers")
+    fixture("tokenizers")
 }
 
 fn read<T: for<'a> Deserialize<'a>>(path: PathBuf) -> T {

@@ -13,6 +13,7 @@ use outpost_models::gguf::GgufFile;
 use outpost_models::kv::{KvCache, KvType};
 use outpost_models::peft::PeftAdapter;
 use outpost_models::training::{AdamW, LoraParameters, LoraTrainer, TrainingText};
+use outpost_testing::fixtures::{copy_folder, fixture};
 
 use crate::harness::{cpu, real_model};
 use crate::tiny_adapter::{ALL, Sizes, TinyAdapter};
@@ -151,11 +152,10 @@ fn speed_of_training() {
 #[ignore = "a measurement, not a test"]
 fn checking_a_models_files() {
     let dir = tempfile::tempdir().unwrap();
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
     crate::tiny_model::write(dir.path(), "folder", &crate::tiny_model::TinyModel::default());
     std::fs::copy(dir.path().join("folder/folder.gguf"), dir.path().join("bare.gguf")).unwrap();
-    outpost_testing::fixtures::copy_folder(&fixtures.join("encoders/bert-mean"), &dir.path().join("encoder"));
-    outpost_testing::fixtures::copy_folder(&fixtures.join("pipelines/sd1"), &dir.path().join("diffusion"));
+    copy_folder(&fixture("encoders/bert-mean"), &dir.path().join("encoder"));
+    copy_folder(&fixture("pipelines/sd1"), &dir.path().join("diffusion"));
     let engine = crate::image_generation::engine(dir.path(), outpost_engine::Precision::Full);
     for id in ["bare", "folder", "encoder", "diffusion"] {
         engine.models().find(id).unwrap();

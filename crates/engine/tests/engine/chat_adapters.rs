@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use outpost_models::decoder::Decoder;
 use outpost_models::gguf::GgufFile;
 use outpost_models::kv::{KvType, blocks_for};
 use outpost_models::peft::{LoadedAdapter, PeftAdapter};
+use outpost_testing::fixtures::fixture;
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::json;
@@ -30,7 +31,7 @@ use crate::tiny_adapter::{ALL, Sizes, TinyAdapter};
 use crate::tiny_model::{self, TinyModel};
 
 fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/adapters")
+    fixture("adapters")
 }
 
 #[derive(Deserialize)]

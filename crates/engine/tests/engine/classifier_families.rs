@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outpost_engine::{Engine, ModelKind, Settings, TokenizeLimits, Tokenized};
+use outpost_testing::fixtures::fixture;
 use serde::Deserialize;
 
 use crate::encoder_families::read;
@@ -37,7 +38,7 @@ enum Row {
 }
 
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/classifiers")
+    fixture("classifiers")
 }
 
 fn assert_close(found: &[f32], expected: &[f32], what: &str) {

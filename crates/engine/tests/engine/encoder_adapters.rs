@@ -8,7 +8,7 @@ use std::sync::Arc;
 use outpost_engine::{
     Devices, EncoderModel, Engine, InUse, InputType, LoadError, ModelKind, Settings, TokenizeLimits, Tokenized,
 };
-use outpost_testing::fixtures::copy_folder;
+use outpost_testing::fixtures::{copy_folder, fixture};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -36,7 +36,7 @@ struct Row {
 }
 
 fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/encoder_adapters")
+    fixture("encoder_adapters")
 }
 
 fn cases() -> Vec<Case> {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outpost_engine::{EncoderModel, Engine, InputType, ModelKind, Settings, TokenizeLimits, Tokenized};
+use outpost_testing::fixtures::fixture;
 use serde::Deserialize;
 
 use crate::harness::TestClock;
@@ -43,7 +44,7 @@ fn tolerance(case: &Case) -> f32 {
 }
 
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/encoders")
+    fixture("encoders")
 }
 
 pub fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {

@@ -10,7 +10,7 @@ use outpost_engine::{
     Engine, Failure, Image, ImageEvent, ImageModel, ImageRequest, InitImage, LoadError, ModelKind, Precision, Refused,
     Settings,
 };
-use outpost_testing::fixtures::copy_folder;
+use outpost_testing::fixtures::{copy_folder, fixture};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -18,7 +18,7 @@ use crate::harness::TestClock;
 use crate::wait::until;
 
 pub fn fixtures() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/pipelines")
+    fixture("pipelines")
 }
 
 /// A pipeline in a models folder, and its reference results.

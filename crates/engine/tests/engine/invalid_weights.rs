@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use outpost_engine::{Engine, Failure, ImageEvent, LoadError, ModelKind, Settings};
-use outpost_testing::fixtures::copy_folder;
+use outpost_testing::fixtures::{copy_folder, fixture};
 
 use crate::harness::{TestClock, greedy, pieces};
 use crate::image_generation::Rig;
@@ -166,7 +166,7 @@ fn no_vector_or_score_is_computed_from_nan() {
     ];
     for (name, kind, tensor) in cases {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/encoders").join(name);
+        let folder = fixture("encoders").join(name);
         copy_folder(&folder, &dir.path().join(name));
         fill_with_nan(&dir.path().join(name).join("model.safetensors"), tensor);
         let engine = start(dir.path());

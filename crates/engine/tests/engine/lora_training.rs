@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,6 +18,7 @@ use outpost_models::safetensors::ModelFolder;
 use outpost_models::training::{
     AdamW, LearningRate, LoraModule, LoraParameters, LoraTrainer, TargetScore, TrainingText,
 };
+use outpost_testing::fixtures::fixture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -50,7 +51,7 @@ struct Family {
 }
 
 fn fixtures(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
+    fixture(name)
 }
 
 fn cases() -> Cases {

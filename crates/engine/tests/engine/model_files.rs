@@ -9,7 +9,7 @@ use outpost_engine::{
     installed_models,
 };
 use outpost_models::model_files::IgnoredFile;
-use outpost_testing::fixtures::copy_folder;
+use outpost_testing::fixtures::{copy_folder, fixture};
 use outpost_testing::huggingface_folder;
 use serde_json::json;
 
@@ -56,7 +56,7 @@ fn start(models: &Path) -> Engine {
 }
 
 fn of_fixtures(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
+    fixture(name)
 }
 
 /// A model of each kind that has no test of its own below.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_engine::{Engine, ImageModel, LoadError, ModelKind, Settings};
+use outpost_testing::fixtures::add_fixture;
 
 use crate::harness::{TestClock, memory, request, tiny};
 use crate::tiny_model::{self, TinyModel};
@@ -170,9 +171,8 @@ fn changes_on_disk_are_noticed_at_the_next_use() {
 #[test]
 fn a_change_of_any_file_of_a_model_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
     for (kind, name) in [("encoders", "bert-mean"), ("pipelines", "sd1")] {
-        outpost_testing::fixtures::copy_folder(&fixtures.join(kind).join(name), &dir.path().join(name));
+        add_fixture(kind, dir.path(), name);
     }
     let (engine, _) = start(dir.path(), 1 << 30);
     let models = engine.models();

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use outpost_hub::catalog::progress::Silent;
 use outpost_hub::catalog::{ImportOptions, TransferError, export, import, models_on_disk};
+use outpost_testing::fixtures::fixture;
 
 use crate::support::{TestBench, tree, write_folder};
 use crate::tiny_model::{self, TinyModel};
@@ -95,8 +96,7 @@ fn a_truncated_gguf_is_refused_at_once() {
 #[test]
 fn a_file_of_whisper_cpp_is_imported_and_exported_as_a_model() {
     let bench = TestBench::new();
-    let whole =
-        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/whisper/ggml-q5_0.bin")).unwrap();
+    let whole = fs::read(fixture("whisper/ggml-q5_0.bin")).unwrap();
     let folder = write_folder(&bench.path("usb"), &[("ggml-base-q5_0.bin", &whole), ("voice.dat", &whole)]);
     let imported = import(&bench.models(), &folder.join("ggml-base-q5_0.bin"), &plain(), &mut Silent).unwrap();
     assert_eq!(imported.name, "ggml-base-q5_0");

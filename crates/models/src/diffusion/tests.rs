@@ -20,7 +20,7 @@ use crate::safetensors::{ModelFolder, read_json};
 use crate::weights::Loader;
 
 fn fixtures() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/pipelines")
+    fixture("pipelines")
 }
 
 /// The reference results of a pipeline.
@@ -99,6 +99,7 @@ macro_rules! on_each_backend {
     };
 }
 use on_each_backend;
+use outpost_testing::fixtures::fixture;
 
 on_each_backend!(
     clip_matches_transformers,

@@ -1,9 +1,9 @@
 //! Compares a small random model with the reference implementation; see `tests/fixtures/make_kokoro_reference.py`.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::Device;
+use outpost_testing::fixtures::fixture;
 use serde_json::json;
 
 use super::*;
@@ -11,8 +11,7 @@ use crate::backend::{Candle, Cpu, RequestOptions};
 use crate::devices::under_test;
 
 fn folder() -> ModelFolder {
-    let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
-    ModelFolder::open(&fixtures.join("kokoro")).unwrap()
+    ModelFolder::open(&fixture("kokoro")).unwrap()
 }
 
 fn model<B: Backend>(backend: &B, precision: Option<DType>) -> KokoroModel<B> {
@@ -26,8 +25,7 @@ struct Expected(std::collections::HashMap<String, candle_core::Tensor>);
 
 impl Expected {
     fn read() -> Self {
-        let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
-        Self(candle_core::safetensors::load(fixtures.join("kokoro/expected.safetensors"), &Device::Cpu).unwrap())
+        Self(candle_core::safetensors::load(fixture("kokoro/expected.safetensors"), &Device::Cpu).unwrap())
     }
 
     fn numbers(&self, name: &str) -> Vec<f32> {

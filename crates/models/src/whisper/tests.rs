@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
+use outpost_testing::fixtures::fixture;
 
 use super::cache::WhisperCache;
 use super::config::WhisperConfig;
@@ -28,7 +29,7 @@ fn no_pause() -> crate::error::Result<()> {
 }
 
 fn fixtures() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/whisper")
+    fixture("whisper")
 }
 
 /// What transformers computed.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::calls::sampling_request::SamplingRequest;
 use crate::display::shorten;
-use crate::engine::{Rule, SAMPLING_PARAMETERS, sampling_parameters};
+use crate::engine::{SAMPLING_PARAMETERS, SamplingRule, sampling_parameters};
 use crate::error::{Error, Result};
 use crate::http::routes::sampling_fields::{CheckedSampling, SamplingFields, Stop};
 use crate::service::json_fields::invalid_field;
@@ -62,8 +62,8 @@ pub fn check(options: Option<&Value>, ignored: &mut Vec<String>) -> Result<Optio
         if let Some(row) = SAMPLING_PARAMETERS.iter().find(|row| row.llama_name == name) {
             let value = match row.rule {
                 // A negative number is off, as zero.
-                Rule::Count => option.count()?.into(),
-                Rule::Within { .. } => option.number()?,
+                SamplingRule::Count => option.count()?.into(),
+                SamplingRule::Within { .. } => option.number()?,
             };
             row.set(&mut fields.parameters, value).or_else(|what| option.invalid(&what))?;
             continue;

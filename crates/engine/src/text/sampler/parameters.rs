@@ -19,22 +19,22 @@ macro_rules! sampling_parameters {
         $($callback)+! {
             $arguments
             /// 0–2, 0.8 if absent; 0 always picks the most likely token.
-            temperature as temperature: f32, f32, 0.8, Rule::within(0.0, 2.0), Servers::All;
+            temperature as temperature: f32, f32, 0.8, SamplingRule::within(0.0, 2.0), Servers::All;
             /// 0–1, 0.95 if absent; 0 always picks the most likely token.
-            top_p as top_p: f32, f32, 0.95, Rule::within(0.0, 1.0), Servers::All;
+            top_p as top_p: f32, f32, 0.95, SamplingRule::within(0.0, 1.0), Servers::All;
             /// Sample from this many most likely tokens, 40 if absent; 0 and -1 are off.
-            top_k as top_k: u32, i64, 40, Rule::Count, Servers::only(&[Api::Vllm, Api::LlamaCpp, Api::Outpost], 0.0);
+            top_k as top_k: u32, i64, 40, SamplingRule::Count, Servers::only(&[Api::Vllm, Api::LlamaCpp, Api::Outpost], 0.0);
             /// Sample from tokens with at least this probability, relative to the most likely one: 0–1, 0.05 if absent.
-            min_p as min_p: f32, f32, 0.05, Rule::within(0.0, 1.0),
+            min_p as min_p: f32, f32, 0.05, SamplingRule::within(0.0, 1.0),
                 Servers::only(&[Api::Vllm, Api::LlamaCpp, Api::Outpost], 0.0);
             /// Locally typical sampling: 0–1; 1 is off.
-            typical_p as typical_p: f32, f32, 1.0, Rule::within(0.0, 1.0), Servers::only(&[Api::LlamaCpp, Api::Outpost], 1.0);
+            typical_p as typical_p: f32, f32, 1.0, SamplingRule::within(0.0, 1.0), Servers::only(&[Api::LlamaCpp, Api::Outpost], 1.0);
             /// −2 to 2.
-            frequency_penalty as frequency_penalty: f32, f32, 0.0, Rule::within(-2.0, 2.0), Servers::All;
+            frequency_penalty as frequency_penalty: f32, f32, 0.0, SamplingRule::within(-2.0, 2.0), Servers::All;
             /// −2 to 2.
-            presence_penalty as presence_penalty: f32, f32, 0.0, Rule::within(-2.0, 2.0), Servers::All;
+            presence_penalty as presence_penalty: f32, f32, 0.0, SamplingRule::within(-2.0, 2.0), Servers::All;
             /// Above 0 up to 10; 1 is off.
-            repetition_penalty [repeat_penalty] as repeat_penalty: f32, f32, 1.0, Rule::above_zero(10.0),
+            repetition_penalty [repeat_penalty] as repeat_penalty: f32, f32, 1.0, SamplingRule::above_zero(10.0),
                 Servers::only(&[Api::Vllm, Api::LlamaCpp, Api::Outpost], 1.0);
         }
     };
@@ -70,8 +70,8 @@ macro_rules! define {
             llama_name: stringify!($llama),
             rule: $rule,
             servers: $servers,
-            get: |parameters| parameters.$name.map(Number::from),
-            set: |parameters, number| parameters.$name = Some(number.into()),
+            get: |parameters| parameters.$name.map(SamplingValue::from),
+            set: |parameters, value| parameters.$name = Some(value.into()),
         },)+];
     };
 }
@@ -85,10 +85,10 @@ pub struct SamplingParameter {
     pub name: &'static str,
     /// The name in the APIs of llama.cpp and Ollama.
     pub llama_name: &'static str,
-    pub rule: Rule,
+    pub rule: SamplingRule,
     servers: Servers,
-    get: fn(&SamplingParameters) -> Option<Number>,
-    set: fn(&mut SamplingParameters, Number),
+    get: fn(&SamplingParameters) -> Option<SamplingValue>,
+    set: fn(&mut SamplingParameters, SamplingValue),
 }
 
 impl SamplingParameter {
@@ -98,7 +98,7 @@ impl SamplingParameter {
     }
 
     /// The value of the parameter, if it is set.
-    pub fn of(&self, parameters: &SamplingParameters) -> Option<Number> {
+    pub fn of(&self, parameters: &SamplingParameters) -> Option<SamplingValue> {
         (self.get)(parameters)
     }
 
@@ -121,14 +121,14 @@ impl SamplingParameter {
     }
 
     /// True if a server without the parameter does what this value asks for.
-    pub fn is_off(&self, value: Number) -> bool {
+    pub fn is_off(&self, value: SamplingValue) -> bool {
         matches!(self.servers, Servers::Only { off, .. } if f32::from(value) == off)
     }
 }
 
 /// The values that a parameter accepts, in requests and as the default of a model.
 #[derive(Clone, Copy, Debug)]
-pub enum Rule {
+pub enum SamplingRule {
     Within {
         min: f32,
         max: f32,
@@ -138,7 +138,7 @@ pub enum Rule {
     Count,
 }
 
-impl Rule {
+impl SamplingRule {
     const fn within(min: f32, max: f32) -> Self {
         Self::Within { min, max, excludes_min: false }
     }
@@ -154,18 +154,18 @@ impl Rule {
         clippy::cast_sign_loss,
         reason = "the nearest number of the sampler's type"
     )]
-    fn check(self, value: f64) -> Result<Number, String> {
+    fn check(self, value: f64) -> Result<SamplingValue, String> {
         match self {
             Self::Within { min, max, excludes_min } => {
                 let value = value as f32;
                 match excludes_min {
-                    true if value > min && value <= max => Ok(Number::Real(value)),
-                    false if value >= min && value <= max => Ok(Number::Real(value)),
+                    true if value > min && value <= max => Ok(SamplingValue::Real(value)),
+                    false if value >= min && value <= max => Ok(SamplingValue::Real(value)),
                     true => Err(format!("is {value}; it must be above {min} and at most {max}")),
                     false => Err(format!("is {value}; it must be from {min} to {max}")),
                 }
             }
-            Self::Count if value >= 0.0 && value <= u32::MAX.into() => Ok(Number::Count(value as u32)),
+            Self::Count if value >= 0.0 && value <= u32::MAX.into() => Ok(SamplingValue::Count(value as u32)),
             Self::Count => Err(format!("is {value}; it must be from 0 to {}", u32::MAX)),
         }
     }
@@ -190,12 +190,12 @@ impl Servers {
 
 /// The value of a parameter. Its text has the digits that a person would write: 0.8, not 0.800000011920929.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Number {
+pub enum SamplingValue {
     Real(f32),
     Count(u32),
 }
 
-impl fmt::Display for Number {
+impl fmt::Display for SamplingValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Real(number) => number.fmt(f),
@@ -204,38 +204,38 @@ impl fmt::Display for Number {
     }
 }
 
-impl From<f32> for Number {
+impl From<f32> for SamplingValue {
     fn from(number: f32) -> Self {
         Self::Real(number)
     }
 }
 
-impl From<u32> for Number {
+impl From<u32> for SamplingValue {
     fn from(number: u32) -> Self {
         Self::Count(number)
     }
 }
 
-impl From<Number> for f32 {
+impl From<SamplingValue> for f32 {
     #[expect(clippy::cast_precision_loss, reason = "only compared with small numbers")]
-    fn from(number: Number) -> Self {
+    fn from(number: SamplingValue) -> Self {
         match number {
-            Number::Real(number) => number,
-            Number::Count(number) => number as f32,
+            SamplingValue::Real(number) => number,
+            SamplingValue::Count(number) => number as f32,
         }
     }
 }
 
-impl From<Number> for u32 {
+impl From<SamplingValue> for u32 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a count is never stored as a real number"
     )]
-    fn from(number: Number) -> Self {
+    fn from(number: SamplingValue) -> Self {
         match number {
-            Number::Real(number) => number as u32,
-            Number::Count(number) => number,
+            SamplingValue::Real(number) => number as u32,
+            SamplingValue::Count(number) => number,
         }
     }
 }

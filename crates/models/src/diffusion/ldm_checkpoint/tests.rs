@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use outpost_testing::fixtures::fixture;
 
 use super::*;
 use crate::backend::{Backend, Cpu};
@@ -19,7 +20,7 @@ use crate::safetensors::read_json;
 use crate::weights::Loader;
 
 fn fixtures() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/pipelines")
+    fixture("pipelines")
 }
 
 #[test]

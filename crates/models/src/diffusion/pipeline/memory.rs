@@ -97,7 +97,8 @@ fn vae_elements(config: &VaeConfig, [height, width]: [usize; 2]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use outpost_testing::fixtures::fixture;
+
     use std::sync::Arc;
 
     use super::*;
@@ -106,7 +107,7 @@ mod tests {
 
     /// The measured peak and the estimate, in floats.
     fn peak_and_estimate(name: &str, size: [usize; 2], vae_budget: u64) -> [usize; 2] {
-        let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/pipelines");
+        let fixtures = fixture("pipelines");
         let components = Components::open(&fixtures.join(name)).unwrap();
         let cpu = Cpu::new(2);
         let pipeline = Pipeline::load(&components, &cpu, None, vae_budget).unwrap();

@@ -1,5 +1,6 @@
 //! Damaged files.
 
+use outpost_testing::fixtures::fixture;
 use std::fs;
 use std::path::Path;
 
@@ -17,7 +18,7 @@ fn load(path: &Path, bytes: &[u8]) -> Result<(), ModelError> {
 }
 
 fn original() -> Vec<u8> {
-    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/whisper/ggml-q5_0.bin")).unwrap()
+    fs::read(fixture("whisper/ggml-q5_0.bin")).unwrap()
 }
 
 #[test]
