@@ -188,7 +188,7 @@ impl Chat {
         let prompt: Arc<[u32]> = fitted.prompt.ids.into();
         let prompt_token_ids = text.has_token_ids.then(|| Arc::clone(&prompt));
         let request = GenerationRequest {
-            prompt,
+            prompt: prompt.into(),
             prompt_logprobs: call.prompt_logprobs,
             choices: call.choices,
             max_tokens,

@@ -16,8 +16,8 @@ use super::upstream::request_fields::TextParameters;
 use super::upstream::response_limits::TextLimits;
 use crate::clock_rng::Timestamp;
 use crate::engine::{
-    Engine, GenerationDefaults, GenerationRequest, InfillFile, InfillTexts, ModelInfo, ModelKind, Prompt,
-    SpecialTokenOptions, TextDelta, TextModel, TokenizeLimits,
+    Engine, GenerationDefaults, GenerationRequest, InfillFile, InfillTexts, ModelInfo, ModelKind, SpecialTokenOptions,
+    TextDelta, TextModel, TokenIds, TokenizeLimits,
 };
 use crate::error::{Error, Result};
 use crate::ids::TextCompletionId;
@@ -111,7 +111,7 @@ struct Prompts {
 
 /// A tokenised prompt.
 struct TokenizedPrompt {
-    tokens: Prompt,
+    tokens: TokenIds,
     /// Set if it was cut.
     is_cut: bool,
     /// Its text, if the completion begins with it.
@@ -197,7 +197,7 @@ impl Completions {
                 prompt_token_ids.extend(std::iter::repeat_n(Some(Arc::clone(&prompt)), call.choices as usize));
             }
             requests.push(GenerationRequest {
-                prompt,
+                prompt: prompt.into(),
                 prompt_logprobs: prompt_logprobs.top(),
                 choices: call.choices,
                 max_tokens,
@@ -372,7 +372,7 @@ impl Prompts {
                 TextInput::Tokens(ids) => {
                     check_ids(model.id(), model.vocabulary(), &ids, &field)?;
                     let echo = echo.then(|| model.decode(&ids));
-                    (Prompt { ids, complete: true }, echo)
+                    (TokenIds { ids, complete: true }, echo)
                 }
             };
             if tokens.ids.is_empty() {
@@ -396,7 +396,7 @@ fn tokenise(
     gap: Option<&Gap>,
     room: Option<usize>,
     bound: &TokenizeLimits,
-) -> Result<Prompt> {
+) -> Result<TokenIds> {
     let stopped = |error| errors::from_stopped(model.id(), &error);
     let Some(Gap { suffix, files, middle, .. }) = gap.cloned() else {
         let special = SpecialTokenOptions { add: true, parse: true };

@@ -10,7 +10,7 @@ use super::output_spec::ToolCallIds;
 use super::persist_turn::TurnRecorder;
 use super::text_input::check_ids;
 use crate::content::Message;
-use crate::engine::{Prompt, PromptOptions, TextModel, Tool};
+use crate::engine::{PromptOptions, TextModel, TokenIds, Tool};
 use crate::error::{Code, Error, Result};
 use crate::ids::{AgentId, ConversationId};
 use crate::service::access::Access;
@@ -221,7 +221,7 @@ fn stored_messages(transcript: &Transcript) -> Result<Vec<Message>> {
 }
 
 /// The error for a prompt that is longer than the request allows.
-fn longer_than_allowed(prompt: &Prompt, limit: u32, dialect: Dialect) -> Error {
+fn longer_than_allowed(prompt: &TokenIds, limit: u32, dialect: Dialect) -> Error {
     let (field, at_least) = (dialect.prompt(), if prompt.complete { "" } else { "at least " });
     let text = format!(
         "The prompt has {at_least}{} tokens, but the request allows {limit}. Shorten the {field}, or let the server leave out the oldest turns.",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::errors;
 use crate::content::Message;
-use crate::engine::{Prompt, PromptOptions, TextModel, TokenizeLimits, Tool};
+use crate::engine::{PromptOptions, TextModel, TokenIds, TokenizeLimits, Tool};
 use crate::error::Result;
 
 /// Tokens reserved for a completion whose length the request does not set: a quarter of the context, at most this many.
@@ -38,7 +38,7 @@ pub(super) struct TokenBudget {
 /// A prompt, and the number of transcript messages that were left out.
 #[derive(Debug)]
 pub(super) struct FittedPrompt {
-    pub prompt: Prompt,
+    pub prompt: TokenIds,
     /// `None` if truncation is off.
     pub dropped: Option<usize>,
 }
@@ -73,7 +73,7 @@ pub(super) fn continuing(
     // The token that ended the completion.
     tokens.pop_if(|last| end.first() == Some(last));
     tokens.extend_from_slice(end);
-    let prompt = Prompt { ids: tokens, complete: one.complete && other.complete };
+    let prompt = TokenIds { ids: tokens, complete: one.complete && other.complete };
     Ok(FittedPrompt { prompt, dropped: None })
 }
 
@@ -84,7 +84,7 @@ pub(super) fn truncated(model: &TextModel, parts: PromptParts, budget: &TokenBud
     let window = u64::from(budget.window);
     let max_prompt = budget.max_prompt.map_or(window, u64::from).min(window);
     let reserve = u64::from(budget.max_tokens.unwrap_or_else(|| default_reserve(budget.window)));
-    let fits = |prompt: &Prompt| {
+    let fits = |prompt: &TokenIds| {
         let tokens = prompt.ids.len() as u64;
         prompt.complete && tokens <= max_prompt && tokens + reserve <= window
     };
@@ -171,7 +171,7 @@ impl PromptParts {
         self.system.iter().chain(history).chain(&self.own)
     }
 
-    fn prompt(&self, model: &TextModel, cut: usize, bound: &TokenizeLimits) -> Result<Prompt> {
+    fn prompt(&self, model: &TextModel, cut: usize, bound: &TokenizeLimits) -> Result<TokenIds> {
         let messages: Vec<Message> = self.messages(cut).cloned().collect();
         let prompt = model.prompt_within(&messages, &self.tools, &self.options, bound);
         prompt.map_err(|error| errors::from_prompt_error(model.id(), error))

@@ -9,8 +9,8 @@ use super::output_spec::OutputRequest;
 use super::text_input::check_ids;
 use crate::content::Message;
 use crate::engine::{
-    EncoderModel, GenerationDefaults, ModelInfo, ModelKind, PreprocessError, Prompt, PromptOptions,
-    SpecialTokenOptions, TextModel, TokenizeLimits, TokenizerDescription, Tool,
+    EncoderModel, GenerationDefaults, ModelInfo, ModelKind, PreprocessError, PromptOptions, SpecialTokenOptions,
+    TextModel, TokenIds, TokenizeLimits, TokenizerDescription, Tool,
 };
 use crate::error::{Error, Result};
 use crate::ids::TokenizationId;
@@ -295,7 +295,7 @@ impl LoadedModel {
         }
     }
 
-    fn tokenize(&self, input: &ResolvedInput, bound: &TokenizeLimits) -> Result<Prompt> {
+    fn tokenize(&self, input: &ResolvedInput, bound: &TokenizeLimits) -> Result<TokenIds> {
         let stopped = |error: PreprocessError| errors::from_stopped(self.id(), &error);
         match (self, input) {
             (Self::Text(model), ResolvedInput::Text { text, special, .. }) => {

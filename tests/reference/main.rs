@@ -261,6 +261,7 @@ fn perplexity(model: &Decoder<Cpu>, tokens: &[u32], kind: KvType) -> f64 {
         let start = index * 256;
         let row = BatchRow {
             tokens: chunk,
+            embedded: &[],
             start,
             tables: std::slice::from_ref(&blocks),
             logits: LogitsAt::All,

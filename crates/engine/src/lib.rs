@@ -45,8 +45,9 @@ use outpost_models::backend::Isa;
 use outpost_models::devices::Selected;
 pub use outpost_models::encoder::head::Labels;
 pub use outpost_models::encoder::{Tokenized, truncate_dimensions};
+use outpost_models::kv::BLOCK;
 pub use outpost_models::kv::KvType;
-use outpost_models::kv::{BLOCK, KvGroup};
+use outpost_models::state_layout::StateGroup;
 pub use outpost_models::whisper::{LANGUAGES as TRANSCRIPTION_LANGUAGES, find_language, language_name};
 
 pub use device_backend::DeviceBackend;
@@ -84,6 +85,7 @@ pub use text::chat_template::PromptError;
 use text::content_hash;
 pub use text::grammar::{CompiledGrammar, GrammarError, Unenforced, gbnf_to_lark};
 pub use text::model::TextModel;
+pub use text::prompt::{MediaSpan, Prompt};
 pub use text::prompt_options::{PromptEnd, PromptOptions, RESERVED_VARIABLES, TemplateVariable};
 pub use text::queue::Load;
 use text::queue::TextQueue;
@@ -97,7 +99,7 @@ pub use text::sampler::parameters::{
 };
 pub use text::tools::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCallDelta};
 pub use text::training_example::{TrainingExample, TrainingTexts};
-pub use tokenizer::{InfillFile, InfillTexts, Prompt, SpecialTokenOptions, TokenizeLimits};
+pub use tokenizer::{InfillFile, InfillTexts, SpecialTokenOptions, TokenIds, TokenizeLimits};
 use training::TrainingQueue;
 pub use training::{
     Measurement, StepReport, TrainableModel, TrainingCheckpoint, TrainingData, TrainingEvent, TrainingMethod,
@@ -288,10 +290,10 @@ impl Engine {
         let Some(device) = self.owner.devices.get(model.device) else { return 0 };
         let settings = &device.runtime.settings;
         let positions = usize::try_from(positions).unwrap_or(usize::MAX);
-        let bytes = |group: &KvGroup| {
+        let bytes = |group: &StateGroup| {
             (group.max_blocks(positions, settings.prefill_chunk) as u64).saturating_mul(group.block_bytes)
         };
-        model.network.kv_groups(settings.kv_type).iter().map(bytes).fold(0, u64::saturating_add)
+        model.network.state_groups(settings.kv_type).iter().map(bytes).fold(0, u64::saturating_add)
     }
 
     /// Bytes that the model's KV cache could take if no other model were loaded.
@@ -418,7 +420,7 @@ fn check(model: &TextModel, request: &GenerationRequest) -> Result<(), String> {
             prompt.len()
         ));
     }
-    if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocabulary) {
+    if let Some(id) = prompt.ids().iter().find(|&&id| id as usize >= vocabulary) {
         return Err(format!("the prompt has the token ID {id}, but the vocabulary has only {vocabulary} tokens"));
     }
     if !(1..=MAX_CHOICES).contains(choices) {

@@ -46,7 +46,7 @@ impl Rig {
     fn submit(&self) -> Result<Generation, Refused> {
         let sampling = Sampling { ignore_eos: true, ..Sampling::default() };
         let request = GenerationRequest {
-            prompt: (1..40).collect(),
+            prompt: (1..40).collect::<Vec<_>>().into(),
             prompt_logprobs: None,
             choices: 2,
             max_tokens: 24,

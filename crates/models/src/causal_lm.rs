@@ -4,8 +4,9 @@ use std::fmt;
 
 use super::backend::Pool;
 use super::error::Result;
-use super::kv::{BlockId, KvArenas, KvGroup, KvType};
+use super::kv::{BlockId, KvArenas, KvType};
 use super::peft::{LoadedAdapter, PeftAdapter};
+use super::state_layout::StateGroup;
 use super::weights::Footprint;
 
 /// A network that predicts the next token. All sequences share it.
@@ -19,8 +20,8 @@ pub trait CausalLm: fmt::Debug + Send + Sync {
     /// The threads of the host.
     fn pool(&self) -> &Pool;
 
-    /// The groups of its layers in the KV cache.
-    fn kv_groups(&self, kv_type: KvType) -> Vec<KvGroup>;
+    /// What it keeps of a sequence.
+    fn state_groups(&self, kv_type: KvType) -> Vec<StateGroup>;
 
     /// Empty arenas for its keys and values.
     fn new_kv_arenas(&self, kv_type: KvType) -> KvArenas;
@@ -46,7 +47,7 @@ pub trait CausalLm: fmt::Debug + Send + Sync {
     /// arenas do not change, even after an error.
     ///
     /// # Errors
-    /// If a row has no tokens, a token is not in the vocabulary, an adapter is of another network, or a KV block has no
+    /// If a row has no tokens, a token is not in the vocabulary, embeddings do not fit, an adapter is of another network, or a KV block has no
     /// memory.
     fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut KvArenas) -> Result<Logits>;
 
@@ -58,6 +59,8 @@ pub trait CausalLm: fmt::Debug + Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub struct BatchRow<'a> {
     pub tokens: &'a [u32],
+    /// Tokens whose embeddings are not those of the network's table.
+    pub embedded: &'a [EmbeddedTokens<'a>],
     /// Position of the first token. The blocks hold the keys and values of all earlier positions that it sees.
     pub start: usize,
     /// The block table of each group, or one for all groups: blocks of all positions up to the last token. No other row may
@@ -68,6 +71,15 @@ pub struct BatchRow<'a> {
     pub long: bool,
     /// The adapter that is added to the network. Rows with the same adapter are computed together if they are neighbours.
     pub adapter: Option<&'a LoadedAdapter>,
+}
+
+/// Consecutive tokens with embeddings of their own, such as the patches of an image.
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddedTokens<'a> {
+    /// Index of the first token in the row.
+    pub first: usize,
+    /// `[tokens, width]`: the input of the first layer, already scaled.
+    pub embeddings: &'a [f32],
 }
 
 /// The tokens of a row for which logits are computed.

@@ -14,13 +14,14 @@ use std::any::Any;
 use std::ops::Range;
 
 use super::backend::{Angles, Backend, DType, Norm, Pool, Tensor};
-use super::causal_lm::{BatchRow, CausalLm, Logits, LogitsAt};
+use super::causal_lm::{BatchRow, CausalLm, EmbeddedTokens, Logits, LogitsAt};
 use super::decoder_config::DecoderConfig;
 use super::error::{ModelError, Result};
-use super::kv::{KvArenas, KvCache, KvGroup, KvType, SequenceSlice};
+use super::kv::{KvArenas, KvCache, KvType, SequenceSlice};
 use super::nn::rope::Rope;
 use super::nn::{Context, Linear};
 use super::peft::{FittedAdapter, LoadedAdapter, PeftAdapter};
+use super::state_layout::StateGroup;
 use super::weights::{DecoderCheckpoint, Footprint, LoadedMatrix, Loader};
 use attention::KvLayer;
 pub use encode_pass::{EncodePass, encode_pass_bytes};
@@ -89,6 +90,7 @@ impl<B: Backend> Decoder<B> {
         cache.reserve(tokens.len())?;
         let row = BatchRow {
             tokens,
+            embedded: &[],
             start: cache.length,
             tables: std::slice::from_ref(&cache.blocks),
             logits: LogitsAt::Last,
@@ -108,6 +110,22 @@ impl<B: Backend> Decoder<B> {
             ctx.multiply(&mut x, self.config.embedding_scale)?;
         }
         Ok(x)
+    }
+
+    /// Replaces the embeddings of tokens that have their own.
+    fn write_embedded(&self, ctx: &Context<'_, B>, x: &mut Tensor<B>, rows: &[BatchRow<'_>]) -> Result<()> {
+        let mut offset = 0;
+        for row in rows {
+            for EmbeddedTokens { first, embeddings } in row.embedded {
+                let count = embeddings.len() / self.config.width;
+                if embeddings.len() != count * self.config.width || first + count > row.tokens.len() {
+                    return Err(ModelError::Compute(format!("{} embeddings do not fit their row", embeddings.len())));
+                }
+                ctx.write_rows(x, offset + first, &ctx.tensor(embeddings, [1, count, 1, self.config.width])?)?;
+            }
+            offset += row.tokens.len();
+        }
+        Ok(())
     }
 
     /// The rotation angles of `tokens` tokens in rows at these positions; the flag selects the frequencies for long
@@ -176,8 +194,8 @@ impl<B: Backend> CausalLm for Decoder<B> {
         self.backend.pool()
     }
 
-    fn kv_groups(&self, kv_type: KvType) -> Vec<KvGroup> {
-        self.config.kv_groups(kv_type, B::RELEASES_KV_BLOCKS)
+    fn state_groups(&self, kv_type: KvType) -> Vec<StateGroup> {
+        self.config.state_groups(kv_type, B::RELEASES_KV_BLOCKS)
     }
 
     fn new_kv_arenas(&self, kv_type: KvType) -> KvArenas {
@@ -213,7 +231,8 @@ impl<B: Backend> CausalLm for Decoder<B> {
             self.angles(tokens.len(), || rows.iter().map(|row| (row.start..row.start + row.tokens.len(), row.long)))?;
         let batches = (0..arenas.len()).map(|group| ctx.batch(sequence_slices(rows, group)?));
         let batches = batches.collect::<Result<Vec<_>>>()?;
-        let x = self.embed(ctx, &tokens)?;
+        let mut x = self.embed(ctx, &tokens)?;
+        self.write_embedded(ctx, &mut x, rows)?;
         let y = ctx.zeros(x.shape())?;
         let mut stream = Some(ResidualStream { x, y });
         for (index, (layer, (group, kv_layer))) in self.layers.iter().zip(&self.kv_places).enumerate() {

@@ -1,7 +1,7 @@
 //! The paged KV cache: keys and values in blocks of [`BLOCK`] positions (Kwon et al. 2023,
 //! <https://arxiv.org/abs/2309.06180>).
 //!
-//! The layers of a model form groups ([`KvGroup`]): a block has the keys and values of all layers of its group, and each
+//! The layers of a model form groups ([`StateGroup`](crate::state_layout::StateGroup)): a block has the keys and values of all layers of its group, and each
 //! group has an arena and block tables of its own. Layers with a sliding window are not in a group with layers that see all
 //! positions, so that blocks which fell out of the window can be given back.
 //!
@@ -59,29 +59,6 @@ impl KvShape {
     /// Elements of a layer's keys, or of its values, in a block.
     pub fn layer_len(&self) -> usize {
         self.kv_heads * BLOCK * self.head_width
-    }
-}
-
-/// A group of a model's layers. The first group of a model has no window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvGroup {
-    /// Bytes of one block.
-    pub block_bytes: u64,
-    /// Positions that a token sees in these layers, including its own; `None`: all.
-    pub window: Option<usize>,
-}
-
-impl KvGroup {
-    /// The first block that a token at `position` sees. Later tokens see none before it.
-    pub fn first_visible(&self, position: usize) -> usize {
-        self.window.map_or(0, |window| (position + 1).saturating_sub(window) / BLOCK)
-    }
-
-    /// Max blocks that a sequence of `positions` positions needs at a time, if at most `chunk` positions are computed at
-    /// once.
-    pub fn max_blocks(&self, positions: usize, chunk: usize) -> usize {
-        let all = blocks_for(positions);
-        self.window.map_or(all, |window| all.min(blocks_for(window.saturating_add(chunk)) + 1))
     }
 }
 
@@ -240,28 +217,5 @@ impl KvCache {
             self.blocks.push(id as BlockId);
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::KvGroup;
-
-    #[test]
-    fn a_window_bounds_the_blocks_that_a_sequence_needs() {
-        let group = |window| KvGroup { block_bytes: 1, window };
-        assert_eq!([0, 100, 10_000].map(|position| group(None).first_visible(position)), [0, 0, 0]);
-        // A token sees 40 positions: at 103, those from 64 on.
-        assert_eq!(
-            [0, 39, 54, 55, 102, 103].map(|position| group(Some(40)).first_visible(position)),
-            [0, 0, 0, 1, 3, 4]
-        );
-        for (window, chunk) in [(1, 1), (16, 1), (40, 32), (17, 100)] {
-            let group = group(Some(window));
-            let needed = |start: usize| (start + chunk).div_ceil(16) - group.first_visible(start);
-            let most = (0..500).map(needed).max().unwrap();
-            assert!(most <= group.max_blocks(1_000, chunk) && most + 1 >= group.max_blocks(1_000, chunk));
-            assert_eq!(group.max_blocks(3, chunk), 1);
-        }
     }
 }

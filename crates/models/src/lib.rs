@@ -21,6 +21,7 @@ pub mod model_files;
 pub mod nn;
 pub mod peft;
 pub mod safetensors;
+pub mod state_layout;
 pub mod step_memory;
 mod text_batch;
 pub mod training;

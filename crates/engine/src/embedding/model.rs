@@ -21,7 +21,7 @@ use crate::preprocessor::{EncoderTokenizerInfo, PairLengths, Preprocessor};
 use crate::runtime::DeviceIndex;
 use crate::runtime::catch_panic::catch_compute_panic;
 use crate::runtime::memory_budget::Lease;
-use crate::tokenizer::{Prompt, TokenizeLimits};
+use crate::tokenizer::{TokenIds, TokenizeLimits};
 use outpost_models::ModelError;
 use outpost_models::backend::Backend;
 use outpost_models::decoder_config::DecoderConfig;
@@ -316,13 +316,18 @@ impl EncoderModel {
     }
 
     /// Tokenizes a text without a prompt, even one beyond the model's limit, up to `limits`.
-    pub fn tokenize(&self, text: &str, add_special: bool, limits: &TokenizeLimits) -> Result<Prompt, PreprocessError> {
+    pub fn tokenize(
+        &self,
+        text: &str,
+        add_special: bool,
+        limits: &TokenizeLimits,
+    ) -> Result<TokenIds, PreprocessError> {
         let texts = self.preprocessor.encode_texts(vec![Cow::Borrowed(text)], true, limits)?;
         let (text, complete) = texts.into_iter().next().unwrap_or_default();
         let EncoderTokenizerInfo { prefix, suffix, .. } = &self.info;
         let end = text.ids.len().saturating_sub(suffix.len());
         let bare = text.ids.get(prefix.len()..end).unwrap_or_default();
-        Ok(Prompt { ids: if add_special { text.ids } else { bare.to_vec() }, complete })
+        Ok(TokenIds { ids: if add_special { text.ids } else { bare.to_vec() }, complete })
     }
 
     /// The text of these tokens, special tokens included.

@@ -21,7 +21,7 @@ use crate::text::chat_template::{PromptError, Template};
 use crate::text::prompt_options::{PromptEnd, PromptOptions, TemplateVariable};
 use crate::text::reasoning::ReasoningSyntax;
 use crate::text::tools::{Tool, ToolPromptStyle};
-use crate::tokenizer::{ChatTokenizer, Prompt, TokenizeLimits};
+use crate::tokenizer::{ChatTokenizer, TokenIds, TokenizeLimits};
 use outpost_common::clock_rng::ClockRng;
 use outpost_content::Message;
 
@@ -113,7 +113,7 @@ impl ChatPreprocessor {
         tools: &[Tool],
         options: &PromptOptions,
         limits: &TokenizeLimits,
-    ) -> Result<Prompt, PromptError> {
+    ) -> Result<TokenIds, PromptError> {
         let rendered = self.render_with_tools(messages, tools, options)?;
         let prompt = self.tokens.encode_prompt(&rendered, limits);
         if prompt.ids.is_empty() && prompt.complete {

@@ -36,7 +36,7 @@ use crate::text::chat_template::PromptError;
 use crate::text::prompt_options::PromptOptions;
 use crate::text::tools::Tool;
 use crate::text::training_example::{TrainingExample, TrainingTexts};
-use crate::tokenizer::{InfillTexts, Prompt, SpecialTokenOptions, TokenizeLimits};
+use crate::tokenizer::{InfillTexts, SpecialTokenOptions, TokenIds, TokenizeLimits};
 use outpost_common::clock_rng::ClockRng;
 use outpost_content::Message;
 use outpost_models::encoder::Tokenized;
@@ -129,7 +129,7 @@ impl Preprocessor {
         tools: &[Tool],
         options: &PromptOptions,
         limits: &TokenizeLimits,
-    ) -> Result<Prompt, PromptError> {
+    ) -> Result<TokenIds, PromptError> {
         let options = Cow::Borrowed(options);
         let request = Request::Prompt { messages: messages.into(), tools: tools.into(), options };
         self.call(&request, limits).unwrap_or_else(|error| Err(PromptError::PreprocessError(error)))
@@ -165,12 +165,12 @@ impl Preprocessor {
         text: &str,
         special: SpecialTokenOptions,
         limits: &TokenizeLimits,
-    ) -> Result<Prompt, PreprocessError> {
+    ) -> Result<TokenIds, PreprocessError> {
         self.call(&Request::Text { text: text.into(), special }, limits)
     }
 
     /// A prompt to generate the text between two others; `None` if the model was not trained for it.
-    pub fn infill(&self, texts: &InfillTexts, limits: &TokenizeLimits) -> Result<Option<Prompt>, PreprocessError> {
+    pub fn infill(&self, texts: &InfillTexts, limits: &TokenizeLimits) -> Result<Option<TokenIds>, PreprocessError> {
         self.call(&Request::Infill { texts: Cow::Borrowed(texts) }, limits)
     }
 

@@ -40,7 +40,7 @@ impl Registry {
                     let draft_slot = DraftModel::new(network, vocabulary, model.lease.weights(), settings.kv_type);
                     model.draft_slot.install(draft_slot);
                     if let Some(texts) = self.texts(model.device) {
-                        texts.set_kv_groups(model.key, &model.kv_groups(settings.kv_type));
+                        texts.set_state_groups(model.key, &model.state_groups(settings.kv_type));
                     }
                     if let Some(entry) = lock(&self.loaded).get_mut(id) {
                         entry.draft = Some(draft.to_owned());
@@ -153,11 +153,11 @@ impl Registry {
             // An adapter shares the draft model of its base.
             let model = entry.model.downcast_ref::<TextModel>().filter(|model| model.adapter().is_none())?;
             let device = self.devices.get(entry.device)?;
-            let own = model.network.kv_groups(device.runtime.settings.kv_type);
+            let own = model.network.state_groups(device.runtime.settings.kv_type);
             Some((model.key, own, Arc::clone(&model.draft_slot), self.texts(entry.device)?))
         });
         let Some((key, own, slot, texts)) = taken else { return };
         slot.unload(pause.map(|pause| self.clock.uptime() + pause));
-        texts.set_kv_groups(key, &own);
+        texts.set_state_groups(key, &own);
     }
 }

@@ -9,6 +9,7 @@ use crate::error::Failure;
 use crate::ids::RequestId;
 use crate::runtime::metrics::{DraftSource, Metrics};
 use crate::text::model::TextModel;
+use crate::text::prompt::Prompt;
 use crate::text::prompt_logprobs::PromptScorer;
 use crate::text::queue::QueuedRequest;
 use crate::text::request::{DeltaResult, GenerationRequest, PromptToken, TextDelta};
@@ -80,7 +81,7 @@ impl ActiveRequest {
         let QueuedRequest { model, request, sender, failure_permit, submitted_at: submitted } = queued;
         let scorer = PromptScorer::new(&model, &request);
         let choice = |_| {
-            let ngrams = NgramProposer::new(Arc::clone(&request.prompt));
+            let ngrams = NgramProposer::new(request.prompt.clone());
             Some(Choice { sequence: None, permit: None, ngrams, draft: DraftState::default(), last_token_at: None })
         };
         let choices = (0..request.choices).map(choice).collect();
@@ -96,6 +97,10 @@ impl ActiveRequest {
             stalled_since: None,
             submitted,
         }
+    }
+
+    pub fn prompt(&self) -> &Prompt {
+        &self.request.prompt
     }
 
     pub fn is_cancelled(&self) -> bool {

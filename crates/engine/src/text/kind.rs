@@ -20,9 +20,9 @@ use crate::tokenizer::has_fim_tokens;
 use outpost_models::ModelError;
 use outpost_models::backend::Backend;
 use outpost_models::decoder_family;
-use outpost_models::kv::KvGroup;
 use outpost_models::peft::{LoadedAdapter, PeftAdapter};
 use outpost_models::safetensors::ModelFolder;
+use outpost_models::state_layout::StateGroup;
 use outpost_models::step_memory::scratch_bytes;
 use outpost_models::weights::Footprint;
 
@@ -85,8 +85,8 @@ impl Model for TextModel {
         let config = weights.decoder_config().map_err(|error| error.to_string())?;
         let scratch = scratch_bytes(&config, backend, &settings.step_limits());
         let context = config.context.min(COUNTED_CONTEXT);
-        let bytes = |group: &KvGroup| group.block_bytes * group.max_blocks(context, settings.prefill_chunk) as u64;
-        let kv = config.kv_groups(settings.kv_type, B::RELEASES_KV_BLOCKS).iter().map(bytes).sum();
+        let bytes = |group: &StateGroup| group.block_bytes * group.max_blocks(context, settings.prefill_chunk) as u64;
+        let kv = config.state_groups(settings.kv_type, B::RELEASES_KV_BLOCKS).iter().map(bytes).sum();
         Ok(MemoryNeed { kv, context, ..MemoryNeed::new(Footprint::new(weights, backend), scratch) })
     }
 

@@ -8,6 +8,7 @@ pub mod grammar;
 mod kind;
 pub mod logprobs;
 pub mod model;
+pub mod prompt;
 mod prompt_logprobs;
 pub mod prompt_options;
 pub mod queue;

@@ -22,12 +22,13 @@ use crate::text::scheduler::ModelId;
 use crate::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
 use crate::text::training_example::{TrainingExample, TrainingTexts};
-use crate::tokenizer::{InfillTexts, Prompt, SpecialTokenOptions, TokenizeLimits, Vocabulary};
+use crate::tokenizer::{InfillTexts, SpecialTokenOptions, TokenIds, TokenizeLimits, Vocabulary};
 use outpost_models::ModelError;
 use outpost_models::backend::Backend;
 use outpost_models::causal_lm::{BatchRow, CausalLm, Logits};
-use outpost_models::kv::{KvArenas, KvGroup, KvType};
+use outpost_models::kv::{KvArenas, KvType};
 use outpost_models::load_causal_lm;
+use outpost_models::state_layout::StateGroup;
 
 /// A chat model: a network, or an adapter of one. Dereferences to the network.
 pub struct TextModel(AdaptedNetwork<TextNetwork>);
@@ -161,7 +162,7 @@ impl TextModel {
         tools: &[Tool],
         options: &PromptOptions,
         bound: &TokenizeLimits,
-    ) -> Result<Prompt, PromptError> {
+    ) -> Result<TokenIds, PromptError> {
         self.preprocessor.prompt(messages, tools, options, bound)
     }
 
@@ -198,7 +199,7 @@ impl TextModel {
         text: &str,
         special: SpecialTokenOptions,
         bound: &TokenizeLimits,
-    ) -> Result<Prompt, PreprocessError> {
+    ) -> Result<TokenIds, PreprocessError> {
         self.preprocessor.tokenize(text, special, bound)
     }
 
@@ -208,7 +209,7 @@ impl TextModel {
         &self,
         texts: &InfillTexts,
         bound: &TokenizeLimits,
-    ) -> Result<Option<Prompt>, PreprocessError> {
+    ) -> Result<Option<TokenIds>, PreprocessError> {
         self.preprocessor.infill(texts, bound)
     }
 
@@ -287,9 +288,9 @@ impl TextModel {
         catch_compute_panic(|| self.network.forward(rows, arenas))
     }
 
-    /// The groups of its KV blocks. Those of the first group include the blocks of the draft model.
-    pub(crate) fn kv_groups(&self, kind: KvType) -> Vec<KvGroup> {
-        let mut groups = self.network.kv_groups(kind);
+    /// What it keeps of a sequence. Blocks of the first group include those of the draft model.
+    pub(crate) fn state_groups(&self, kind: KvType) -> Vec<StateGroup> {
+        let mut groups = self.network.state_groups(kind);
         groups.iter_mut().take(1).for_each(|group| group.block_bytes += self.draft_slot.block_bytes());
         groups
     }

@@ -29,7 +29,7 @@ impl PromptScorer {
     /// `None`: the request does not ask for log-probabilities of its prompt.
     pub fn new(model: &Arc<TextModel>, request: &GenerationRequest) -> Option<Self> {
         let top = usize::from(request.prompt_logprobs?);
-        let (model, prompt) = (Arc::clone(model), Arc::clone(&request.prompt));
+        let (model, prompt) = (Arc::clone(model), Arc::clone(request.prompt.ids()));
         let first = prompt.first().map(|id| token(&model, *id, None));
         Some(Self { model, prompt, top, tokens: first.into_iter().collect() })
     }

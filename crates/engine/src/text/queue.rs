@@ -18,7 +18,7 @@ use crate::runtime::Runtime;
 use crate::runtime::backlog::retry_after;
 use crate::runtime::catch_panic::lock_or_reset;
 use crate::runtime::memory_budget::KvCache;
-use outpost_models::kv::KvGroup;
+use outpost_models::state_layout::StateGroup;
 
 /// Assumed length of a choice, in tokens, before any has ended.
 const DEFAULT_CHOICE_TOKENS: f64 = 256.;
@@ -168,9 +168,9 @@ fn scheduler_request(runtime: &Runtime, model: &TextModel, request: &GenerationR
     Request {
         model: model.key,
         adapter: model.adapter().map(|adapter| adapter.key),
-        groups: model.kv_groups(runtime.settings.kv_type),
+        groups: model.state_groups(runtime.settings.kv_type),
         tenant: request.tenant,
-        prompt: Arc::clone(&request.prompt),
+        prompt: request.prompt.clone(),
         choices: request.choices,
         max_tokens: request.max_tokens,
         long: model.network.is_long(request.prompt.len() + request.max_tokens as usize),
@@ -236,8 +236,8 @@ impl TextQueue {
         self.lock().scheduler.set_max_choices(requests);
     }
 
-    /// Sets the bytes of the model's KV blocks.
-    pub fn set_kv_groups(&self, model: ModelId, groups: &[KvGroup]) {
+    /// Sets the bytes of the model's blocks.
+    pub fn set_state_groups(&self, model: ModelId, groups: &[StateGroup]) {
         self.lock().scheduler.set_groups(model, groups);
     }
 

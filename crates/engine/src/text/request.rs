@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 
 use crate::runtime::Runtime;
 use crate::text::grammar::CompiledGrammar;
+use crate::text::prompt::Prompt;
 use crate::text::reasoning::ReasoningRequest;
 pub use crate::text::sampler::Sampling;
 use crate::text::tools::ToolCallDelta;
@@ -16,7 +17,7 @@ use crate::text::tools::ToolCallDelta;
 /// A request to generate text.
 #[derive(Clone, Debug)]
 pub struct GenerationRequest {
-    pub prompt: Arc<[u32]>,
+    pub prompt: Prompt,
     /// `Some(n)`: log-probabilities of the prompt's tokens and of the `n` most likely ones at each position, 0 to 20.
     pub prompt_logprobs: Option<u8>,
     /// Number of choices for the prompt; they share its prefill.

@@ -40,7 +40,7 @@ impl Sequence {
             model: Arc::clone(model),
             choice,
             last_token: 0,
-            sampler: Sampler::new(request.sampling.clone(), &request.prompt, choice),
+            sampler: Sampler::new(request.sampling.clone(), request.prompt.ids(), choice),
             grammar: request.grammar.as_ref().map(|grammar| grammar.state()),
             calls: request.grammar.as_ref().and_then(|grammar| grammar.syntax.clone()).map(CallParser::new),
             reasoning: request.reasoning.and_then(|reasoning| model.reasoning_parser(reasoning)),

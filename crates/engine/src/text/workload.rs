@@ -282,18 +282,19 @@ impl TextWorkload {
 
     fn forward(&mut self, model: &TextModel, key: ModelId, rows: &[Row]) -> Result<Logits, ModelError> {
         let Some(arenas) = self.arenas.get_mut(&key) else { return Err("the model has no KV arena".to_owned().into()) };
-        let adapter = |row: &Row| {
-            let request = self.active.get(&row.sequence.request)?;
-            Some(request.model.adapter().map(|adapter| &adapter.weights))
-        };
-        let rows: Option<Vec<_>> = rows
-            .iter()
-            .map(|row| {
-                let (adapter, Row { tokens, start, tables, logits, long, .. }) = (adapter(row)?, row);
-                Some(BatchRow { tokens, start: *start, tables, logits: *logits, long: *long, adapter })
-            })
-            .collect();
-        let Some(rows) = rows else { return Err("a row has no request".to_owned().into()) };
+        let requests: Option<Vec<_>> = rows.iter().map(|row| self.active.get(&row.sequence.request)).collect();
+        let Some(requests) = requests else { return Err("a row has no request".to_owned().into()) };
+        let embedded = rows.iter().zip(&requests);
+        let embedded =
+            embedded.map(|(row, request)| request.prompt().embedded(row.start..row.start + row.tokens.len()));
+        let embedded: Vec<_> = embedded.collect();
+        let rows = rows.iter().zip(&requests).zip(&embedded);
+        let rows = rows.map(|((row, request), embedded)| {
+            let Row { tokens, start, tables, logits, long, .. } = row;
+            let adapter = request.model.adapter().map(|adapter| &adapter.weights);
+            BatchRow { tokens, embedded, start: *start, tables, logits: *logits, long: *long, adapter }
+        });
+        let rows: Vec<_> = rows.collect();
         self.runtime.faults.point("text.forward");
         model.forward(&rows, arenas)
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::fill_in_the_middle::{FimTokens, InfillFile, InfillTexts, RepositoryTokens};
-use super::{ChatTokenizer, Position, Prompt, TokenizeLimits, chunks};
+use super::{ChatTokenizer, Position, TokenIds, TokenizeLimits, chunks};
 
 /// Of a text that may be cut, no more bytes than this for each token of room are looked at. Tokens of code have about four.
 const MAX_TOKEN_BYTES: usize = 16;
@@ -16,7 +16,7 @@ impl ChatTokenizer {
     /// Encodes a prompt whose completion is the text between two others, after the model's BOS token if it has one. Special
     /// tokens in the texts stay text. `None`: the model has no tokens for such prompts. The prompt is not complete if it was cut
     /// to [`InfillTexts::max_tokens`], or else if tokenizing stopped at `limits`.
-    pub fn encode_infill(&self, texts: &InfillTexts, limits: &TokenizeLimits) -> Option<Prompt> {
+    pub fn encode_infill(&self, texts: &InfillTexts, limits: &TokenizeLimits) -> Option<TokenIds> {
         self.fim.map(|fim| InfillEncoder { tokens: self, fim, texts, limits }.encode())
     }
 }
@@ -32,7 +32,7 @@ struct InfillEncoder<'a> {
 type Encoded = (Vec<u32>, bool);
 
 impl InfillEncoder<'_> {
-    fn encode(&self) -> Prompt {
+    fn encode(&self) -> TokenIds {
         let InfillTexts { files, prefix, suffix, middle, max_tokens } = self.texts;
         // The completion continues the prefix, and the suffix the completion, so no space is prepended to them.
         let (middle, mut complete) = self.text(middle, Position::Continuation);
@@ -69,7 +69,7 @@ impl InfillEncoder<'_> {
             vec![middle_token],
             middle,
         ];
-        Prompt { ids: ids.concat(), complete }
+        TokenIds { ids: ids.concat(), complete }
     }
 
     fn text(&self, text: &str, position: Position) -> Encoded {

@@ -99,9 +99,9 @@ impl TokenizeLimits {
     }
 }
 
-/// A prompt's tokens.
+/// The tokens of a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Prompt {
+pub struct TokenIds {
     pub ids: Vec<u32>,
     /// `false`: tokenizing stopped at its [`TokenizeLimits`], and there are more tokens.
     pub complete: bool,
@@ -180,7 +180,7 @@ impl ChatTokenizer {
     }
 
     /// Encodes a text without a template. A BOS token that the text begins with is not added again.
-    pub fn encode_text(&self, text: &str, special: SpecialTokenOptions, limits: &TokenizeLimits) -> Prompt {
+    pub fn encode_text(&self, text: &str, special: SpecialTokenOptions, limits: &TokenizeLimits) -> TokenIds {
         let limits = if text.len() > chunks::MAX_CHUNK { limits } else { &TokenizeLimits::default() };
         let mut ids = Vec::new();
         let complete = match special.parse {
@@ -190,7 +190,7 @@ impl ChatTokenizer {
         if let Some(bos) = self.document_bos.filter(|bos| special.add && ids.first() != Some(bos)) {
             ids.insert(0, bos);
         }
-        Prompt { ids, complete }
+        TokenIds { ids, complete }
     }
 
     /// Whether [`Self::encode_text`] adds the BOS token.
@@ -230,14 +230,14 @@ impl ChatTokenizer {
     }
 
     /// Encodes a rendered template whose messages were [`Self::protect`]ed.
-    pub fn encode_prompt(&self, rendered: &str, limits: &TokenizeLimits) -> Prompt {
+    pub fn encode_prompt(&self, rendered: &str, limits: &TokenizeLimits) -> TokenIds {
         let limits = if rendered.len() > chunks::MAX_CHUNK { limits } else { &TokenizeLimits::default() };
         let mut ids = Vec::new();
         let complete = self.append_parts(rendered, Position::Start, limits, &mut ids);
         if let Some(first) = self.prefix.filter(|first| ids.first() != Some(first)) {
             ids.insert(0, first);
         }
-        Prompt { ids, complete }
+        TokenIds { ids, complete }
     }
 
     /// Encodes what follows `prompt` in a rendered template whose messages were [`Self::protect`]ed. No token has text of

@@ -73,6 +73,7 @@ fn speed() {
                 let tables: Vec<_> = (0..streams).map(|stream| vec![2 * stream, 2 * stream + 1]).collect();
                 let row = |table| BatchRow {
                     tokens: &[99],
+                    embedded: &[],
                     start,
                     tables: std::slice::from_ref(table),
                     logits: LogitsAt::Last,
@@ -197,6 +198,7 @@ fn speed_of_adapters() {
                     for start in 96..128 {
                         let rows = tables.iter().zip(&adapters).map(|(table, adapter)| BatchRow {
                             tokens: &[99],
+                            embedded: &[],
                             start,
                             tables: std::slice::from_ref(table),
                             logits: LogitsAt::Last,

@@ -122,6 +122,7 @@ fn compute<B: Backend>(model: &Decoder<B>, rows: &[TestRow<'_>]) -> Vec<Vec<Vec<
         assert!(blocks_for(before.len() + tokens.len()) <= table[0].len());
         let first = BatchRow {
             tokens: before,
+            embedded: &[],
             start: 0,
             tables: table,
             logits: LogitsAt::None,
@@ -129,7 +130,7 @@ fn compute<B: Backend>(model: &Decoder<B>, rows: &[TestRow<'_>]) -> Vec<Vec<Vec<
             adapter: *adapter,
         };
         earlier.extend(Some(first).filter(|row| !row.tokens.is_empty()));
-        now.push(BatchRow { tokens, start: before.len(), logits: *logits, ..first });
+        now.push(BatchRow { tokens, embedded: &[], start: before.len(), logits: *logits, ..first });
     }
     if !earlier.is_empty() {
         model.forward(&earlier, &mut arenas).unwrap();
@@ -190,7 +191,15 @@ fn an_adapter_of_another_network_is_refused() {
     let mut arenas = model.new_kv_arenas(KvType::F32);
     arenas.ensure_all(0).unwrap();
     let adapter = adapters.first();
-    let row = BatchRow { tokens: &[1], start: 0, tables: &[vec![0]], logits: LogitsAt::Last, long: false, adapter };
+    let row = BatchRow {
+        tokens: &[1],
+        embedded: &[],
+        start: 0,
+        tables: &[vec![0]],
+        logits: LogitsAt::Last,
+        long: false,
+        adapter,
+    };
     assert!(model.forward(&[row], &mut arenas).unwrap_err().to_string().contains("another network"));
 }
 

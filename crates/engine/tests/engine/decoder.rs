@@ -123,7 +123,15 @@ fn rows_of_a_batch_are_independent<B: Backend>(backend: &B, _: bool) {
     let mut arenas = model.new_kv_arenas(KvType::F32);
     (0..3).for_each(|block| arenas.ensure_all(block).unwrap());
     let tables = [[vec![2]], [vec![0]], [vec![1]]];
-    let row = |tokens, start, tables, logits| BatchRow { tokens, start, tables, logits, long: false, adapter: None };
+    let row = |tokens, start, tables, logits| BatchRow {
+        tokens,
+        embedded: &[],
+        start,
+        tables,
+        logits,
+        long: false,
+        adapter: None,
+    };
     model.forward(&[row(&PROMPT[..4], 0, &tables[0], LogitsAt::None)], &mut arenas).unwrap();
     let rows = [
         row(&[7], 4, &tables[0], LogitsAt::Last),
@@ -146,8 +154,15 @@ fn several_rows_can_share_a_kv_block<B: Backend>(backend: &B, _: bool) {
     (0..3).for_each(|block| arenas.ensure_all(block).unwrap());
     let shared: Vec<u32> = (0..16).collect();
     let (first, tables) = ([vec![0]], [[vec![0, 1]], [vec![0, 2]]]);
-    let row =
-        |tokens, start, tables| BatchRow { tokens, start, tables, logits: LogitsAt::Last, long: false, adapter: None };
+    let row = |tokens, start, tables| BatchRow {
+        tokens,
+        embedded: &[],
+        start,
+        tables,
+        logits: LogitsAt::Last,
+        long: false,
+        adapter: None,
+    };
     model.forward(&[row(&shared, 0, &first)], &mut arenas).unwrap();
     let rows = [row(&[9, 8], 16, &tables[0]), row(&[7], 16, &tables[1])];
     let mut logits = model.forward(&rows, &mut arenas).unwrap();
@@ -174,8 +189,15 @@ fn a_failed_step_leaves_the_kv_cache_unchanged<B: Backend>(backend: &B, _: bool)
     model.extend(&PROMPT, &mut kv).unwrap();
     assert!(model.extend(&[], &mut kv).is_err(), "no tokens");
     assert!(model.extend(&[100_000], &mut kv).is_err(), "no such token");
-    let short =
-        BatchRow { tokens: &PROMPT, start: 10, tables: &[vec![0]], logits: LogitsAt::Last, long: false, adapter: None };
+    let short = BatchRow {
+        tokens: &PROMPT,
+        embedded: &[],
+        start: 10,
+        tables: &[vec![0]],
+        logits: LogitsAt::Last,
+        long: false,
+        adapter: None,
+    };
     assert!(model.forward(&[short], &mut model.new_kv_arenas(KvType::F16)).is_err(), "no blocks");
     assert_eq!(kv.len(), PROMPT.len());
     let expected = model.extend(&[PROMPT.as_slice(), &[4]].concat(), &mut cache(&model)).unwrap();

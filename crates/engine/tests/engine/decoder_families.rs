@@ -2,12 +2,14 @@
 //! `tests/fixtures/make_families_reference.py`.
 
 use outpost_models::backend::{Backend, Cpu, Isa, Pool};
-use outpost_models::causal_lm::{BatchRow, CausalLm, LogitsAt};
+use outpost_models::causal_lm::{BatchRow, CausalLm, EmbeddedTokens, LogitsAt};
 use outpost_models::decoder::Decoder;
 use outpost_models::gguf::GgufFile;
 use outpost_models::kv::{KvType, blocks_for};
 use outpost_models::peft::LoadedAdapter;
 use outpost_models::safetensors::ModelFolder;
+use outpost_models::state_layout::StateKind;
+use outpost_models::weights::Weights;
 
 use crate::decoder_cases::{Case, Cases, cases, expected, root};
 use crate::harness::{candle, candle_tolerance};
@@ -63,8 +65,15 @@ pub fn in_chunks<B: Backend>(
     blocks.iter().for_each(|block| arenas.ensure_all(*block).unwrap());
     let (mut start, mut largest, long) = (0, 0f32, model.is_long(prompt.len()));
     for tokens in prompt.chunks(size) {
-        let row =
-            BatchRow { tokens, start, tables: std::slice::from_ref(&blocks), logits: LogitsAt::All, long, adapter };
+        let row = BatchRow {
+            tokens,
+            embedded: &[],
+            start,
+            tables: std::slice::from_ref(&blocks),
+            logits: LogitsAt::All,
+            long,
+            adapter,
+        };
         let mut logits = model.forward(&[row], &mut arenas).unwrap();
         for (logits, expected) in logits.rows()[0].iter().zip(&expected[start..]) {
             largest = largest.max(difference(logits, expected));
@@ -128,7 +137,7 @@ fn gguf_families_match_transformers_on_candle() {
 /// The logits of all positions, computed in chunks. `reuse`: in groups with a window, blocks that no later token sees are
 /// used again.
 fn logits_in_chunks<B: Backend>(model: &Decoder<B>, prompt: &[u32], chunk: usize, reuse: bool) -> Vec<f32> {
-    let groups = model.kv_groups(KvType::F32);
+    let groups = model.state_groups(KvType::F32);
     let mut arenas = model.new_kv_arenas(KvType::F32);
     let mut all = Vec::new();
     for (start, tokens) in (0..).step_by(chunk).zip(prompt.chunks(chunk)) {
@@ -136,12 +145,20 @@ fn logits_in_chunks<B: Backend>(model: &Decoder<B>, prompt: &[u32], chunk: usize
         for (index, group) in groups.iter().enumerate() {
             let blocks = 0..blocks_for(start + tokens.len());
             let few = group.max_blocks(1 << 20, chunk);
-            let id = |block: usize| if reuse { block.max(group.first_visible(start)) % few } else { block };
+            let id = |block: usize| if reuse { block.max(group.first_needed(start)) % few } else { block };
             let table: Vec<u32> = blocks.map(|block| id(block) as u32).collect();
             table.iter().for_each(|block| arenas.ensure(index, *block).unwrap());
             tables.push(table);
         }
-        let row = BatchRow { tokens, start, tables: &tables, logits: LogitsAt::All, long: false, adapter: None };
+        let row = BatchRow {
+            tokens,
+            embedded: &[],
+            start,
+            tables: &tables,
+            logits: LogitsAt::All,
+            long: false,
+            adapter: None,
+        };
         let mut logits = model.forward(&[row], &mut arenas).unwrap();
         all.extend(logits.rows()[0].iter().flat_map(|logits| logits.iter().copied()));
     }
@@ -149,15 +166,66 @@ fn logits_in_chunks<B: Backend>(model: &Decoder<B>, prompt: &[u32], chunk: usize
 }
 
 fn windows<B: Backend>(model: &Decoder<B>) -> Vec<Option<usize>> {
-    model.kv_groups(KvType::F32).iter().map(|group| group.window).collect()
+    model
+        .state_groups(KvType::F32)
+        .iter()
+        .map(|group| match group.kind {
+            StateKind::Attention { window } => window,
+            StateKind::Recurrent => panic!("no layer is recurrent"),
+        })
+        .collect()
+}
+
+/// Tokens with embeddings of their own are computed like the tokens of which these are the embeddings.
+fn embeddings_replace_tokens<B: Backend>(backend: &B) {
+    for name in ["llama", "gemma3"] {
+        let folder = ModelFolder::open(&root().join(name)).unwrap();
+        let model = Decoder::load(&folder, backend).unwrap();
+        let table = folder.rows("model.embed_tokens.weight", 0, model.vocabulary()).unwrap().floats().unwrap();
+        let (width, scale) = (model.config().width, model.config().embedding_scale);
+        let prompt: Vec<u32> = (0..24).map(|index| index * 7 % 64).collect();
+        let embedding = |id: &u32| table[*id as usize * width..][..width].iter().map(|value| value * scale);
+        let embeddings: Vec<f32> = prompt[9..20].iter().flat_map(embedding).collect();
+        let (first, second) = embeddings.split_at(4 * width);
+        let embedded = [(9, first), (13, second)].map(|(first, embeddings)| EmbeddedTokens { first, embeddings });
+        let placeholders = [&prompt[..9], &[0; 11], &prompt[20..]].concat();
+        let mut arenas = model.new_kv_arenas(KvType::F32);
+        let tables: Vec<Vec<u32>> = model.state_groups(KvType::F32).iter().map(|_| vec![0, 1]).collect();
+        let tables_of_other: Vec<Vec<u32>> = tables.iter().map(|_| vec![2, 3]).collect();
+        (0..4).for_each(|id| arenas.ensure_all(id).unwrap());
+        let plain = BatchRow {
+            tokens: &prompt,
+            embedded: &[],
+            start: 0,
+            tables: &tables,
+            logits: LogitsAt::All,
+            long: false,
+            adapter: None,
+        };
+        let replaced = BatchRow { tokens: &placeholders, embedded: &embedded, tables: &tables_of_other, ..plain };
+        let mut logits = model.forward(&[plain, replaced], &mut arenas).unwrap();
+        let rows = logits.rows();
+        let [expected, replaced_logits] = [0, 1].map(|row: usize| rows[row].concat());
+        assert_eq!(difference(&expected, &replaced_logits), 0., "{name}");
+        for embeddings in [&first[1..], &embeddings[..]] {
+            let wrong = BatchRow { embedded: &[EmbeddedTokens { first: 14, embeddings }], ..replaced };
+            assert!(model.forward(&[wrong], &mut arenas).unwrap_err().to_string().contains("do not fit"));
+        }
+    }
+}
+
+#[test]
+fn embeddings_replace_tokens_on_every_device() {
+    embeddings_replace_tokens(&Cpu::new(2));
+    embeddings_replace_tokens(&candle());
 }
 
 #[test]
 fn blocks_that_fell_out_of_a_window_are_not_read() {
     let prompt: Vec<u32> = (0..100).map(|index| index * 7 % 64).collect();
-    for name in ["gemma2", "gemma3"] {
+    for (name, window) in [("gemma2", 8), ("gemma3", 8), ("mistral", 16), ("phi3-window", 12)] {
         let model = Format::Safetensors.load(name, &Cpu::new(2));
-        assert_eq!(windows(&model), [None, Some(8)]);
+        assert_eq!(windows(&model), [None, Some(window)], "{name}");
         for chunk in [1, 5, 16, 40] {
             let [reused, kept] = [true, false].map(|reuse| logits_in_chunks(&model, &prompt, chunk, reuse));
             assert!(reused == kept, "{name} in chunks of {chunk}: {}", difference(&reused, &kept));

@@ -349,6 +349,7 @@ fn log_probabilities<B: Backend>(model: &Decoder<B>, adapter: &LoadedAdapter, to
     let long = model.is_long(tokens.len());
     let row = BatchRow {
         tokens,
+        embedded: &[],
         start: 0,
         tables: std::slice::from_ref(&blocks),
         logits: LogitsAt::All,

@@ -1,8 +1,10 @@
 //! The prefix cache: shared prefixes are computed once, and never shared between tenants.
 
-use outpost_engine::GenerationRequest;
+use outpost_engine::{GenerationRequest, MediaSpan, Prompt};
+use outpost_models::gguf::GgufFile;
+use outpost_models::weights::Weights;
 
-use crate::harness::{Rig, greedy, memory, outputs, pieces, slow, tiny, with_kv_blocks};
+use crate::harness::{Rig, greedy, memory, outputs, pieces, rig, slow, tiny, with_kv_blocks};
 use crate::tiny_model::TinyModel;
 
 /// Runs the request. Returns the number of cached tokens and the text.
@@ -50,6 +52,37 @@ async fn cached_blocks_are_not_shared_between_tenants() {
     let other = GenerationRequest { tenant: 2, ..greedy(prompt(1, 100), 4) };
     assert_eq!(run(&rig, other.clone()).await.0, 0);
     assert_eq!(run(&rig, other).await.0, 96);
+}
+
+/// A request whose tokens at some positions are placeholders with the embeddings of the tokens that were there.
+fn with_media(rig: &Rig, tokens: &[u32], spans: &[(std::ops::Range<usize>, u128)]) -> GenerationRequest {
+    let file = GgufFile::open(&rig.dir.path().join("tiny/tiny.gguf")).unwrap();
+    let embedding = |id: &u32| file.rows("token_embd.weight", *id as usize, 1).unwrap().floats().unwrap();
+    let mut ids = tokens.to_vec();
+    let media = spans.iter().map(|(positions, hash)| {
+        ids[positions.clone()].fill(0);
+        let embeddings = tokens[positions.clone()].iter().flat_map(embedding).collect();
+        MediaSpan { positions: positions.clone(), hash: *hash, embeddings }
+    });
+    let media = media.collect();
+    GenerationRequest { prompt: Prompt::new(ids, media).unwrap(), ..greedy(vec![1], 12) }
+}
+
+#[tokio::test]
+async fn media_are_computed_from_their_embeddings_and_cached_by_their_content() {
+    let rig = rig(&TinyModel::default(), |settings| settings.prefill_chunk = 32);
+    let (text, other) = (prompt(1, 100), [prompt(1, 20), prompt(5, 40), prompt(1, 100)[60..].to_vec()].concat());
+    let expected = [run(&rig, greedy(text.clone(), 12)).await.1, run(&rig, greedy(other.clone(), 12)).await.1];
+    assert_ne!(expected[0], expected[1]);
+    let image = |tokens: &[u32], hash| with_media(&rig, tokens, &[(20..60, hash)]);
+    assert_eq!(run(&rig, image(&text, 1)).await, (16, expected[0].clone()), "only the tokens before it are cached");
+    assert_eq!(run(&rig, image(&text, 1)).await, (96, expected[0].clone()));
+    assert_eq!(run(&rig, image(&other, 2)).await, (16, expected[1].clone()), "another image has the same placeholders");
+    assert_eq!(run(&rig, image(&text, 1)).await.0, 96);
+    let two = |second| with_media(&rig, &text, &[(20..60, 1), (60..90, second)]);
+    assert_eq!(run(&rig, two(3)).await, (48, expected[0].clone()), "the first of two is cached");
+    assert_eq!(run(&rig, two(4)).await.0, 48);
+    rig.wait_until_idle().await;
 }
 
 #[tokio::test]

@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 
 use super::backend::AttentionShape;
 use super::decoder_family::Activation;
-use super::kv::{KvGroup, KvShape, KvType};
+use super::kv::{KvShape, KvType};
 use super::nn::rope::{RopeLayout, RopeScaling, RopeSpec};
+use super::state_layout::StateGroup;
 use crate::error::{ModelError, reject_config};
 use crate::weights::LoadedMatrix;
 pub(super) use from_config_json::find_family;
@@ -177,27 +178,29 @@ impl DecoderConfig {
     }
 
     /// The groups of the KV cache: the window and the layers of each. Layers with the same window are a group, the largest
-    /// window first. The first group keeps the blocks of all positions, even if all layers have windows. If `by_window` is not
-    /// set, all layers are one group.
+    /// window first. The first group has no window. If all layers have one, that group has no layers: its blocks take no memory, and
+    /// stand for the positions in the prefix cache. If `by_window` is not set, all layers are one group.
     pub(super) fn layer_groups(&self, by_window: bool) -> Vec<(Option<usize>, Vec<usize>)> {
         if !by_window {
             return vec![(None, (0..self.layers.len()).collect())];
         }
-        let mut groups: BTreeMap<Reverse<usize>, Vec<usize>> = BTreeMap::new();
+        let mut windowed: BTreeMap<Reverse<usize>, Vec<usize>> = BTreeMap::new();
+        let mut unlimited = Vec::new();
         for (layer, attention) in self.attention().enumerate() {
-            let window = attention.window.unwrap_or(usize::MAX).min(self.context);
-            groups.entry(Reverse(window)).or_default().push(layer);
+            match attention.window.filter(|window| *window < self.context) {
+                Some(window) => windowed.entry(Reverse(window)).or_default().push(layer),
+                None => unlimited.push(layer),
+            }
         }
-        let groups = groups.into_iter().enumerate();
-        groups.map(|(index, (Reverse(window), layers))| ((index > 0).then_some(window), layers)).collect()
+        let windowed = windowed.into_iter().map(|(Reverse(window), layers)| (Some(window), layers));
+        std::iter::once((None, unlimited)).chain(windowed).collect()
     }
 
-    /// The groups of the KV cache; see [`Self::layer_groups`].
-    pub fn kv_groups(&self, kv_type: KvType, by_window: bool) -> Vec<KvGroup> {
+    /// What the layers keep of a sequence; see [`Self::layer_groups`].
+    pub fn state_groups(&self, kv_type: KvType, by_window: bool) -> Vec<StateGroup> {
         let groups = self.layer_groups(by_window).into_iter();
         let group = |(window, layers): (_, Vec<_>)| {
-            let block_bytes = self.kv_shape(layers.len(), kv_type).block_bytes();
-            KvGroup { block_bytes, window }
+            StateGroup::attention(self.kv_shape(layers.len(), kv_type).block_bytes(), window)
         };
         groups.map(group).collect()
     }
@@ -294,7 +297,8 @@ fn check_rope(rope: &RopeSpec, head_width: usize) -> Result<(), ModelError> {
 #[cfg(test)]
 mod tests {
     use super::{DecoderConfig, MixerConfig};
-    use crate::kv::{KvGroup, KvType};
+    use crate::kv::KvType;
+    use crate::state_layout::StateGroup;
 
     #[test]
     fn layers_with_the_same_window_are_a_group() {
@@ -309,17 +313,17 @@ mod tests {
             config.layers = layers.collect();
             let bytes = config.kv_shape(1, KvType::F16).block_bytes();
             let groups = config.layer_groups(true);
-            let expected = groups
-                .iter()
-                .map(|(window, layers)| KvGroup { block_bytes: layers.len() as u64 * bytes, window: *window });
-            assert_eq!(config.kv_groups(KvType::F16, true), expected.collect::<Vec<_>>());
+            let expected =
+                groups.iter().map(|(window, layers)| StateGroup::attention(layers.len() as u64 * bytes, *window));
+            assert_eq!(config.state_groups(KvType::F16, true), expected.collect::<Vec<_>>());
             groups
         };
         assert_eq!(groups(&[None; 2]), [(None, vec![0, 1])]);
         let mixed = [Some(32), Some(32), None, Some(64), Some(32), Some(512)];
         let expected = [(None, vec![2, 5]), (Some(64), vec![3]), (Some(32), vec![0, 1, 4])];
         assert_eq!(groups(&mixed), expected, "a window of the whole context is none");
-        assert_eq!(groups(&[Some(32); 2]), [(None, vec![0, 1])]);
-        assert_eq!(groups(&[Some(32), Some(64)]), [(None, vec![1]), (Some(32), vec![0])]);
+        assert_eq!(groups(&[Some(32); 2]), [(None, vec![]), (Some(32), vec![0, 1])]);
+        assert_eq!(groups(&[Some(32), Some(64)]), [(None, vec![]), (Some(64), vec![1]), (Some(32), vec![0])]);
+        assert_eq!(groups(&[Some(512); 2]), [(None, vec![0, 1])]);
     }
 }

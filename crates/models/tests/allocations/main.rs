@@ -65,6 +65,7 @@ fn decode_steps_reuse_the_memory_of_tensors() {
             .iter()
             .map(|blocks| BatchRow {
                 tokens: &tokens,
+                embedded: &[],
                 start: position,
                 tables: std::slice::from_ref(blocks),
                 logits: LogitsAt::Last,

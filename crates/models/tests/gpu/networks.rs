@@ -43,6 +43,7 @@ fn logits(model: &Decoder<Candle>, texts: &[&[u32]]) -> Vec<Vec<f32>> {
         let long = model.is_long(tokens.len());
         rows.push(BatchRow {
             tokens,
+            embedded: &[],
             start: 0,
             tables: std::slice::from_ref(blocks),
             logits: LogitsAt::All,

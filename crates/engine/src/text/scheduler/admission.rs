@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::block_pool::{BlockTable, GroupBlock};
+use super::prefix_cache::CachedPrefix;
 use super::{Parent, Scheduler, Sequence, SequenceId, State, Tenant};
 use outpost_models::kv::BLOCK;
 
@@ -76,17 +77,25 @@ impl Scheduler {
             if sequence.needs_prompt_logits() { sequence.scored } else { sequence.tokens.len().saturating_sub(1) };
         let max_blocks = known / BLOCK;
         let edges = sequence.tokens.blocks_from(0).take(max_blocks);
-        let nodes = model.prefixes.find(sequence.prefix_root(), edges, &model.state, now);
+        let CachedPrefix { nodes, known: known_blocks } =
+            model.prefixes.find(sequence.prefix_root(), edges, &model.state, now);
         if let Some(last) = nodes.last() {
             sequence.parent = Parent::Node(*last);
         }
         sequence.cached = nodes.len();
         sequence.computed = sequence.cached * BLOCK;
         for (group, table) in sequence.tables.iter_mut().enumerate() {
-            let first = model.state.group(group).map_or(0, |layout| layout.first_visible(sequence.computed));
+            let first = model.state.group(group).map_or(0, |layout| layout.first_needed(sequence.computed));
             let held: Vec<_> = nodes.iter().skip(first).filter_map(|node| model.prefixes.block(*node, group)).collect();
             held.iter().for_each(|id| model.state.share(GroupBlock { group, id: *id }));
             *table = BlockTable::new(first, held);
+        }
+        let group = sequence.recurrent_group();
+        if let Some(state) = &mut sequence.recurrent {
+            let cached = nodes.last().and_then(|node| model.prefixes.block(*node, group));
+            cached.iter().for_each(|id| model.state.share(GroupBlock { group, id: *id }));
+            let last = sequence.tokens.len().saturating_sub(1);
+            state.start(cached, [sequence.computed, known_blocks * BLOCK, last]);
         }
         if sequence.prefix_hit.is_none() {
             (sequence.prefix_hit, sequence.charged) = (Some(sequence.computed), sequence.computed);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::block_pool::{BlockTable, GroupBlock};
 use super::prefix_cache::{Parent, PrefixRoot};
+use super::recurrent_state::{RecurrentState, StateUpdate};
 use super::{AdapterId, ModelId, Scheduler, Sequence, SequenceId, State};
 use outpost_models::causal_lm::LogitsAt;
 use outpost_models::kv::{BlockId, blocks_for};
@@ -37,8 +38,10 @@ pub struct Row {
     pub tokens: Vec<u32>,
     /// Position of the first token.
     pub start: usize,
-    /// The block table of each group.
+    /// The block table of each group of attention.
     pub tables: Vec<Vec<BlockId>>,
+    /// The states of the recurrent layers, if there are any.
+    pub state: Option<StateUpdate>,
     pub logits: LogitsAt,
     /// Number of leading logits for the prompt's own next tokens. Nothing is sampled from them.
     pub prompt_logits: usize,
@@ -127,6 +130,7 @@ impl Scheduler {
                 count = count.min(if unneeded > 0 { unneeded } else { 1 + logits });
                 logits -= if unneeded > 0 { 0 } else { count.saturating_sub(1) };
             }
+            count = one.row_end(count) - one.computed;
             left -= count;
             (count > 0).then_some((*id, count))
         }));
@@ -139,7 +143,7 @@ impl Scheduler {
         loop {
             let sequence = self.sequences.get_mut(&id).filter(|one| one.is_running())?;
             let (start, end) = (sequence.computed, sequence.computed + count);
-            let Some(group) = sequence.incomplete_group(end) else {
+            let Some(group) = sequence.incomplete_group(end).or_else(|| sequence.lacks_state()) else {
                 return Some(sequence.make_row(id, start, end));
             };
             if self.take_block(id, group, max_bytes) || self.evict() {
@@ -159,10 +163,13 @@ impl Scheduler {
         let used = self.used_bytes();
         let Some(sequence) = self.sequences.get_mut(&id) else { return false };
         let Some(model) = self.models.get_mut(&sequence.model) else { return false };
-        let Some(table) = sequence.tables.get_mut(group) else { return false };
         let fits = model.state.group(group).is_some_and(|layout| used + layout.block_bytes <= max_bytes);
         if fits && let Some(block) = model.state.allocate(group) {
-            table.push(block);
+            match (sequence.tables.get_mut(group), &mut sequence.recurrent) {
+                (Some(table), _) => table.push(block),
+                (None, Some(state)) => state.set_next(block),
+                (None, None) => return false,
+            }
         }
         fits
     }
@@ -179,12 +186,24 @@ impl Sequence {
         self.tables.iter().position(|table| table.len() < blocks_for(end))
     }
 
+    /// The recurrent group if it lacks a block for the next state.
+    fn lacks_state(&self) -> Option<usize> {
+        self.recurrent.as_ref().filter(|state| state.lacks_next()).map(|_| self.recurrent_group())
+    }
+
+    /// The end of a row of prompt tokens that has at most `count` of them.
+    fn row_end(&self, count: usize) -> usize {
+        let end = self.computed + count;
+        self.recurrent.as_ref().map_or(end, |state| state.row_end(self.computed, end, self.tokens.len()))
+    }
+
     fn admitted_at(&self) -> u64 {
         if let State::Running(since) = self.state { since } else { u64::MAX }
     }
 
     /// The row of the positions `start..end`; positions beyond its tokens come from the draft.
     fn make_row(&mut self, id: SequenceId, start: usize, end: usize) -> Row {
+        self.planned = end - start;
         let mut tokens = self.tokens.slice(start, end);
         let mut draft = std::mem::take(&mut self.draft);
         draft.truncate((end - start).saturating_sub(tokens.len()));
@@ -198,8 +217,9 @@ impl Sequence {
             end if end >= self.tokens.len() => LogitsAt::Last,
             _ => LogitsAt::None,
         };
-        let Self { tables, long, adapter, .. } = self;
+        let Self { tables, recurrent, long, adapter, .. } = self;
         let (tables, draft) = (tables.iter().map(BlockTable::for_step).collect(), draft.len());
-        Row { sequence: id, tokens, start, tables, logits, prompt_logits, draft, long: *long, adapter: *adapter }
+        let state = recurrent.as_ref().and_then(RecurrentState::update);
+        Row { sequence: id, tokens, start, tables, state, logits, prompt_logits, draft, long: *long, adapter: *adapter }
     }
 }

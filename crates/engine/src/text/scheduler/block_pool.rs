@@ -1,12 +1,14 @@
-//! The state that sequences of a model keep: which KV blocks of each group are in use, and how many sequences hold each.
+//! The state that sequences of a model keep: which blocks of each group are in use, and how many sequences hold each.
 //!
 //! Five of six layers of Gemma 3 see 512 or 1,024 positions. If one block had the keys and values of all layers, three quarters of the
 //! memory at 8,192 positions would be kept though nothing reads it. A block therefore covers the layers of a group, and each group has
 //! its own tables, so that the IDs of freed blocks are used again. Kernels get whole tables, in which any block stands in for those that
 //! were given back: positions, and so the bits of the result, do not depend on what was given back. The first group keeps the blocks
-//! of all positions, even if all its layers have windows: the prefix cache and the draft model follow its blocks.
+//! of all positions: the prefix cache and the draft model follow its blocks. If all layers have windows, it has no layers, and its
+//! blocks take no memory of the model.
 
-use outpost_models::kv::{BlockId, KvGroup};
+use outpost_models::kv::BlockId;
+use outpost_models::state_layout::StateGroup;
 
 /// A block of one of a model's groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,10 +35,6 @@ impl BlockTable {
     /// Blocks of all positions, with those that were given back.
     pub fn len(&self) -> usize {
         self.given_back + self.held.len()
-    }
-
-    pub fn given_back(&self) -> usize {
-        self.given_back
     }
 
     pub fn held(&self) -> &[BlockId] {
@@ -70,21 +68,21 @@ impl BlockTable {
 /// the prefix cache and the draft model go with them.
 #[derive(Debug, Default)]
 pub struct StatePool {
-    groups: Vec<(KvGroup, BlockPool)>,
+    groups: Vec<(StateGroup, BlockPool)>,
 }
 
 impl StatePool {
     /// Sets the layout of the state. Only the bytes of blocks may change while blocks are in use.
-    pub fn set_groups(&mut self, groups: &[KvGroup]) {
-        self.groups.resize_with(groups.len(), || (KvGroup { block_bytes: 0, window: None }, BlockPool::default()));
+    pub fn set_groups(&mut self, groups: &[StateGroup]) {
+        self.groups.resize_with(groups.len(), || (StateGroup::attention(0, None), BlockPool::default()));
         self.groups.iter_mut().zip(groups).for_each(|((group, _), new)| *group = *new);
     }
 
-    pub fn groups(&self) -> impl ExactSizeIterator<Item = KvGroup> {
+    pub fn groups(&self) -> impl ExactSizeIterator<Item = StateGroup> {
         self.groups.iter().map(|(group, _)| *group)
     }
 
-    pub fn group(&self, index: usize) -> Option<KvGroup> {
+    pub fn group(&self, index: usize) -> Option<StateGroup> {
         self.groups.get(index).map(|(group, _)| *group)
     }
 

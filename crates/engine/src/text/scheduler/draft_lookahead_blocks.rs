@@ -3,7 +3,8 @@
 
 use super::block_pool::{BlockTable, GroupBlock};
 use super::{ModelId, Scheduler, Sequence, SequenceId, SequenceTokens};
-use outpost_models::kv::{BLOCK, BlockId, KvGroup};
+use outpost_models::kv::{BLOCK, BlockId};
+use outpost_models::state_layout::StateGroup;
 
 /// A decoding sequence whose next tokens can be drafted.
 #[derive(Clone, Debug)]
@@ -52,7 +53,7 @@ impl Scheduler {
     }
 
     /// Sets the bytes of the model's blocks.
-    pub fn set_groups(&mut self, model: ModelId, groups: &[KvGroup]) {
+    pub fn set_groups(&mut self, model: ModelId, groups: &[StateGroup]) {
         if let Some(model) = self.models.get_mut(&model) {
             model.state.set_groups(groups);
         }

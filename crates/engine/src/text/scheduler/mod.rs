@@ -5,7 +5,8 @@
 //! decoding sequence and chunks of prompts. [`Scheduler::commit`] takes the outcome of each row.
 //!
 //! A model's layers form groups, each with its own blocks. Where a group has a window, a sequence gives back the blocks that
-//! no later token sees. They stay in the prefix cache while memory lasts.
+//! no later token sees. They stay in the prefix cache while memory lasts. Recurrent layers have a block for their state
+//! ([`recurrent_state`]).
 //!
 //! Invariants: a block is free, held by sequences or held by the prefix cache; all blocks in use fit the memory limit;
 //! no tenant with work starves; a cancelled request leaves nothing behind. Full blocks of a preempted sequence stay in
@@ -19,20 +20,23 @@ mod fair_shares;
 pub mod ids;
 pub mod preemption;
 mod prefix_cache;
+pub mod recurrent_state;
 mod sequence_queues;
 mod sequence_tokens;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use outpost_models::kv::{BLOCK, KvGroup, blocks_for};
+use outpost_models::kv::{BLOCK, blocks_for};
+use outpost_models::state_layout::StateGroup;
 
 use crate::ids::{AdapterId, RequestId, Tenant};
+use crate::text::prompt::Prompt;
 use block_pool::{BlockTable, StatePool};
 use fair_shares::FairShares;
 use prefix_cache::{Parent, PrefixCache, PrefixRoot};
+use recurrent_state::RecurrentState;
 use sequence_queues::{QueuedWork, SequenceQueues};
 
 pub use batch::{Batch, Row, StepPlan};
@@ -61,10 +65,10 @@ pub struct Request {
     pub model: ModelId,
     /// The adapter of the model, if it uses one.
     pub adapter: Option<AdapterId>,
-    /// The groups of the model's KV blocks. The first one has no window.
-    pub groups: Vec<KvGroup>,
+    /// What the model keeps of a sequence.
+    pub groups: Vec<StateGroup>,
     pub tenant: Tenant,
-    pub prompt: Arc<[u32]>,
+    pub prompt: Prompt,
     pub choices: u32,
     /// Max tokens to generate for each choice.
     pub max_tokens: u32,
@@ -116,8 +120,12 @@ struct Sequence {
     left: u32,
     /// Positions whose keys and values are in blocks.
     computed: usize,
-    /// The blocks of each group.
+    /// The blocks of each group of attention.
     tables: Vec<BlockTable>,
+    /// `None`: no layer is recurrent.
+    recurrent: Option<RecurrentState>,
+    /// Tokens of the row that was planned last.
+    planned: usize,
     /// How many blocks of positions are in the prefix cache; `parent` is the node of the last one.
     cached: usize,
     parent: Parent,
@@ -193,12 +201,14 @@ impl Scheduler {
                 adapter,
                 tenant,
                 long,
-                tokens: SequenceTokens::new(Arc::clone(&prompt)),
+                tokens: SequenceTokens::new(prompt.clone()),
                 // The other choices have the same prompt.
                 scored: if prompt_logits && choice == 0 { 0 } else { prompt.len() },
                 left: max_tokens,
                 computed: 0,
-                tables: vec![BlockTable::default(); groups.len()],
+                tables: vec![BlockTable::default(); groups.iter().filter(|group| !group.is_recurrent()).count()],
+                recurrent: groups.last().filter(|group| group.is_recurrent()).map(|_| RecurrentState::default()),
+                planned: 0,
                 cached: 0,
                 parent: Parent::Root(PrefixRoot { tenant, adapter, long }),
                 state: State::Waiting,
@@ -277,11 +287,14 @@ impl Scheduler {
         }
     }
 
-    /// Records a computed row: `positions` of its tokens are now in its blocks, and `new` tokens follow.
+    /// Records a computed row: `positions` of its tokens stay, and `new` tokens follow.
     pub fn commit(&mut self, id: SequenceId, positions: usize, new: &[u32]) {
         self.ticks += 1;
         let now = self.ticks;
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        let Some(model) = self.models.get_mut(&sequence.model) else { return };
+        let mut freed = Vec::new();
+        let positions = sequence.advance_state(model, positions, &mut freed);
         sequence.computed += positions;
         sequence.scored = sequence.scored.max(sequence.computed.min(sequence.tokens.prompt_len()));
         let prompt = sequence.tokens.prompt_len();
@@ -291,9 +304,9 @@ impl Scheduler {
         sequence.tokens.extend(new);
         sequence.left = sequence.left.saturating_sub(new.len() as u32);
         self.shares.charge(sequence.tenant, prompt_tokens, new.len());
-        let Some(model) = self.models.get_mut(&sequence.model) else { return };
-        let mut freed = sequence.cache_full_blocks(model, now);
-        freed.extend(sequence.give_back(model));
+        sequence.cache_full_blocks(model, now, &mut freed);
+        sequence.leave_state(model, &mut freed);
+        sequence.give_back(model, &mut freed);
         self.released.extend(freed.into_iter().map(|block| (sequence.model, block)));
         if completes_prompt {
             self.refresh_siblings(id);
@@ -404,15 +417,12 @@ impl Scheduler {
     /// Releases all blocks of the sequence; it has to start from the prefix cache again.
     fn release_blocks(&mut self, sequence: &mut Sequence) {
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
-        let given_back = sequence.tables.iter().skip(1).map(BlockTable::given_back).min();
-        let in_window = sequence.cached - given_back.unwrap_or(sequence.cached);
-        model.prefixes.renew(sequence.parent, in_window, self.ticks);
-        for (group, table) in sequence.tables.iter_mut().enumerate() {
-            for id in std::mem::take(table).held() {
-                let block = GroupBlock { group, id: *id };
-                if model.state.release(block) {
-                    self.released.push((sequence.model, block));
-                }
+        let needed = model.state.groups().skip(1).map(|group| group.first_needed(sequence.computed)).min();
+        let renewed = sequence.cached.saturating_sub(needed.unwrap_or(sequence.cached));
+        model.prefixes.renew(sequence.parent, renewed, self.ticks);
+        for block in sequence.take_blocks() {
+            if model.state.release(block) {
+                self.released.push((sequence.model, block));
             }
         }
         (sequence.computed, sequence.cached) = (0, 0);
@@ -436,23 +446,37 @@ impl Sequence {
         self.tokens.len() - self.computed
     }
 
+    /// Takes all its blocks from it.
+    fn take_blocks(&mut self) -> Vec<GroupBlock> {
+        let states = self.recurrent.as_mut().map(std::mem::take).unwrap_or_default();
+        let group = self.recurrent_group();
+        let states = states.held().map(|id| GroupBlock { group, id }).collect::<Vec<_>>();
+        let tables = self.tables.iter_mut().map(std::mem::take).enumerate();
+        let tables = tables
+            .flat_map(|(group, table)| table.held().iter().map(|id| GroupBlock { group, id: *id }).collect::<Vec<_>>());
+        tables.chain(states).collect()
+    }
+
     /// Bytes of the blocks it needs for all its tokens and one more that it generates, beyond those it has, with `spare`
     /// blocks of each group, if at most `chunk` tokens are computed at once.
     fn bytes_needed(&self, state: &StatePool, chunk: usize, spare: usize) -> u64 {
         let positions = self.tokens.len() + usize::from(self.left > 0);
-        let needed = |(group, table): (KvGroup, &BlockTable)| {
+        let needed = |(group, table): (StateGroup, &BlockTable)| {
             let blocks = group.max_blocks(positions, chunk).saturating_sub(table.held().len());
             // A table is complete when it reaches the last position.
             let missing = blocks_for(positions).saturating_sub(table.len());
             (blocks.min(missing) + spare) as u64 * group.block_bytes
         };
-        state.groups().zip(&self.tables).map(needed).sum()
+        let recurrent = self.recurrent.as_ref().zip(state.group(self.recurrent_group()));
+        let states = recurrent.map_or(0, |(own, group)| {
+            group.max_blocks(positions, chunk).saturating_sub(own.held().count()) as u64 * group.block_bytes
+        });
+        states + state.groups().zip(&self.tables).map(needed).sum::<u64>()
     }
 
-    /// Puts full blocks into the prefix cache. Returns blocks that became free because the cache already had the
+    /// Puts full blocks into the prefix cache. Appends to `freed` those that became free because the cache already had the
     /// same tokens.
-    fn cache_full_blocks(&mut self, model: &mut Model, now: u64) -> Vec<GroupBlock> {
-        let mut freed = Vec::new();
+    fn cache_full_blocks(&mut self, model: &mut Model, now: u64, freed: &mut Vec<GroupBlock>) {
         let full = self.computed / BLOCK;
         for edge in self.tokens.blocks_from(self.cached).take(full.saturating_sub(self.cached)) {
             let node = model.prefixes.insert(self.parent, edge, now);
@@ -473,15 +497,13 @@ impl Sequence {
             self.parent = Parent::Node(node);
             self.cached += 1;
         }
-        freed
     }
 
-    /// Gives back the blocks that no later token sees. They are in the prefix cache. Returns those that became free all the
-    /// same.
-    fn give_back(&mut self, model: &mut Model) -> Vec<GroupBlock> {
-        let mut freed = Vec::new();
+    /// Gives back the blocks that no later token sees. They are in the prefix cache. Appends those that became free all the
+    /// same to `freed`.
+    fn give_back(&mut self, model: &mut Model, freed: &mut Vec<GroupBlock>) {
         for (group, table) in self.tables.iter_mut().enumerate() {
-            let first = model.state.group(group).map_or(0, |layout| layout.first_visible(self.computed));
+            let first = model.state.group(group).map_or(0, |layout| layout.first_needed(self.computed));
             for id in table.give_back(first.min(self.cached)) {
                 let block = GroupBlock { group, id };
                 if model.state.release(block) {
@@ -489,6 +511,5 @@ impl Sequence {
                 }
             }
         }
-        freed
     }
 }

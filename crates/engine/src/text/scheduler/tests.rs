@@ -4,21 +4,29 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use proptest::prelude::*;
 
+use super::recurrent_state::StateUpdate;
 use super::{
-    Full, GroupBlock, Limits, ModelId, QueuedWork, Request, RequestId, Scheduler, Sequence, SequenceId, StepPlan,
-    Tenant,
+    Full, GroupBlock, Limits, ModelId, QueuedWork, RecurrentState, Request, RequestId, Scheduler, Sequence, SequenceId,
+    StepPlan, Tenant,
 };
 use outpost_models::causal_lm::LogitsAt;
-use outpost_models::kv::{BLOCK, KvGroup};
+use outpost_models::kv::BLOCK;
+use outpost_models::state_layout::{StateGroup, StateKind};
 
 const BYTES: u64 = 100;
 /// Positions that a token of [`windowed`] sees in some layers.
 const WINDOW: usize = 40;
 
 /// The groups of a model whose layers partly have a window, with blocks of [`BYTES`] in total.
-fn windowed() -> Vec<KvGroup> {
-    let group = |block_bytes, window| KvGroup { block_bytes, window };
+fn windowed() -> Vec<StateGroup> {
+    let group = StateGroup::attention;
     vec![group(BYTES / 2, None), group(BYTES / 4, Some(WINDOW)), group(BYTES / 4, Some(1))]
+}
+
+/// The groups of a model with all kinds of layers.
+fn recurrent() -> Vec<StateGroup> {
+    let group = StateGroup::attention;
+    vec![group(BYTES / 4, None), group(BYTES / 4, Some(WINDOW)), StateGroup::recurrent(BYTES)]
 }
 
 fn scheduler(running: usize) -> Scheduler {
@@ -30,7 +38,7 @@ fn request(tenant: Tenant, prompt: Vec<u32>, max_tokens: u32) -> Request {
     Request {
         model: 1,
         adapter: None,
-        groups: vec![KvGroup { block_bytes: BYTES, window: None }],
+        groups: vec![StateGroup::attention(BYTES, None)],
         tenant,
         prompt,
         choices: 1,
@@ -58,6 +66,8 @@ struct Driver {
     expected: HashMap<SequenceId, Vec<u32>>,
     /// Requests whose prompt's logits are needed: positions that had theirs, and all.
     scored: HashMap<RequestId, (usize, usize)>,
+    /// Max draft tokens of a row that are accepted.
+    accepted: usize,
 }
 
 impl Driver {
@@ -71,6 +81,7 @@ impl Driver {
             written: HashMap::new(),
             expected: HashMap::new(),
             scored: HashMap::new(),
+            accepted: 0,
         }
     }
 
@@ -85,7 +96,7 @@ impl Driver {
         for choice in 0..choices {
             let sequence = SequenceId { request: id, choice };
             self.left.insert(sequence, tokens);
-            self.expected.insert(sequence, prompt.to_vec());
+            self.expected.insert(sequence, prompt.ids().to_vec());
         }
         id
     }
@@ -111,7 +122,7 @@ impl Driver {
                 assert_eq!(row.prompt_logits, 0);
             }
             let left = self.left.get_mut(&id).expect("only unfinished sequences are planned");
-            let is_last = row.start + row.tokens.len() == self.expected[&id].len();
+            let is_last = row.start + row.tokens.len() - row.draft == self.expected[&id].len();
             if !is_last || *left == 0 {
                 served.0 += row.tokens.len();
                 self.scheduler.commit(id, row.tokens.len(), &[]);
@@ -121,12 +132,13 @@ impl Driver {
                 }
                 continue;
             }
-            served.0 += row.tokens.len() - 1;
-            served.1 += 1;
-            *left -= 1;
-            let new = *left % 50;
-            self.expected.get_mut(&id).unwrap().push(new);
-            self.scheduler.commit(id, row.tokens.len(), &[new]);
+            let (known, accepted) = (row.tokens.len() - row.draft, row.draft.min(self.accepted));
+            served.0 += known - 1;
+            served.1 += 1 + accepted;
+            *left -= 1 + accepted as u32;
+            let new: Vec<u32> = row.tokens[known..][..accepted].iter().copied().chain([*left % 50]).collect();
+            self.expected.get_mut(&id).unwrap().extend(&new);
+            self.scheduler.commit(id, known + accepted, &new);
             if *left == 0 {
                 self.left.remove(&id);
                 self.scheduler.finish(id);
@@ -142,10 +154,11 @@ impl Driver {
         let (mut prefill, mut logits) = (0, 0);
         for batch in &plan.batches {
             for row in &batch.rows {
-                let tokens = &self.expected[&row.sequence];
+                let (known, draft) = row.tokens.split_at(row.tokens.len() - row.draft);
+                let tokens = &[&self.expected[&row.sequence], draft].concat();
                 let end = row.start + row.tokens.len();
-                assert_eq!(row.tokens, tokens[row.start..end]);
-                let expected = match (row.prompt_logits, end == tokens.len()) {
+                assert_eq!(known, &tokens[row.start..end - row.draft]);
+                let expected = match (row.prompt_logits + row.draft, end == tokens.len()) {
                     (0, false) => LogitsAt::None,
                     (0, true) => LogitsAt::Last,
                     _ => LogitsAt::All,
@@ -158,11 +171,19 @@ impl Driver {
                 };
                 prefill += if row.is_prefill() { row.tokens.len() } else { 0 };
                 let own = &self.scheduler.models[&batch.model];
-                assert_eq!(row.tables.len(), own.state.groups().len());
+                assert_eq!(row.tables.len() + usize::from(row.state.is_some()), own.state.groups().len());
+                if let Some(StateUpdate { read, write }) = row.state {
+                    let key = |id| (batch.model, GroupBlock { group: row.tables.len(), id });
+                    let before = read.map(|id| self.written[&key(id)].as_slice()).unwrap_or_default();
+                    assert_eq!(before, &tokens[..row.start], "the state has seen other tokens");
+                    assert!(read != Some(write) && !own.prefixes_hold(key(write).1), "a state in use is written");
+                    self.written.insert(key(write), tokens[..end].to_vec());
+                }
                 for ((group, table), layout) in row.tables.iter().enumerate().zip(own.state.groups()) {
                     assert!(table.len() * BLOCK >= end);
+                    let StateKind::Attention { window } = layout.kind else { panic!("recurrent layers have no table") };
                     // The first token of the row sees the earliest positions.
-                    let first = (row.start + 1).saturating_sub(layout.window.unwrap_or(usize::MAX)) / BLOCK;
+                    let first = (row.start + 1).saturating_sub(window.unwrap_or(usize::MAX)) / BLOCK;
                     for (index, id) in table.iter().enumerate().skip(first) {
                         let key = (batch.model, GroupBlock { group, id: *id });
                         let (from, to) = (index * BLOCK, ((index + 1) * BLOCK).min(end));
@@ -196,6 +217,8 @@ impl Driver {
                     assert_eq!(own.len(), table.held().len(), "a sequence holds a block twice");
                     holders.extend(own);
                 }
+                let states = sequence.recurrent.iter().flat_map(RecurrentState::held);
+                holders.extend(states.map(|id| GroupBlock { group: sequence.tables.len(), id }));
             }
             for group in 0..model.state.groups().len() {
                 let of = |blocks: &BTreeSet<GroupBlock>| blocks.iter().filter(|block| block.group == group).count();
@@ -267,17 +290,19 @@ impl super::Model {
 
 #[derive(Clone, Debug)]
 enum Action {
-    Submit { tenant: u8, text: u8, length: usize, tokens: u32, choices: u32, model: bool, prompt_logits: bool },
+    Submit { tenant: u8, text: u8, length: usize, tokens: u32, choices: u32, model: u64, prompt_logits: bool },
     Cancel(prop::sample::Index),
     Pause(prop::sample::Index, bool),
     Lookahead(prop::sample::Index, usize),
+    Propose(prop::sample::Index, usize),
+    Accept(usize),
     Step(usize),
     SetRoom(u64),
 }
 
 fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
-        3 => (0u8..3, 0u8..3, 1usize..120, 0u32..60, 1u32..4, any::<bool>(), any::<bool>()).prop_map(
+        3 => (0u8..3, 0u8..3, 1usize..120, 0u32..60, 1u32..4, 0u64..3, any::<bool>()).prop_map(
             |(tenant, text, length, tokens, choices, model, prompt_logits)| Action::Submit {
                 tenant, text, length, tokens, choices, model, prompt_logits
             }
@@ -285,6 +310,8 @@ fn action() -> impl Strategy<Value = Action> {
         1 => any::<prop::sample::Index>().prop_map(Action::Cancel),
         1 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(index, paused)| Action::Pause(index, paused)),
         4 => (any::<prop::sample::Index>(), 1usize..40).prop_map(|(index, max_tokens)| Action::Lookahead(index, max_tokens)),
+        4 => (any::<prop::sample::Index>(), 1usize..4).prop_map(|(index, count)| Action::Propose(index, count)),
+        1 => (0usize..4).prop_map(Action::Accept),
         6 => (1usize..80).prop_map(Action::Step),
         1 => (14u64..40).prop_map(|blocks| Action::SetRoom(blocks * BYTES)),
     ]
@@ -302,8 +329,12 @@ proptest! {
                 Action::Submit { tenant, text, length, tokens, choices, model, prompt_logits } => {
                     let prompt = prompt(u32::from(text), length);
                     let new = request(u128::from(tenant), prompt, tokens);
-                    let groups = if model { windowed() } else { new.groups };
-                    let new = Request { choices, model: u64::from(model), groups, prompt_logits, ..new };
+                    let groups = match model {
+                        0 => new.groups,
+                        1 => windowed(),
+                        _ => recurrent(),
+                    };
+                    let new = Request { choices, model, groups, prompt_logits, ..new };
                     requests.push(driver.submit(new));
                 }
                 Action::Cancel(index) if !requests.is_empty() => driver.cancel(*index.get(&requests)),
@@ -313,6 +344,13 @@ proptest! {
                 Action::Lookahead(index, max_tokens) if !requests.is_empty() => {
                     driver.reserve_lookahead(SequenceId { request: *index.get(&requests), choice: 0 }, max_tokens);
                 }
+                Action::Propose(index, count) if !requests.is_empty() => {
+                    let id = SequenceId { request: *index.get(&requests), choice: 0 };
+                    if driver.scheduler.is_decoding(id) {
+                        driver.scheduler.propose(id, (90..).take(count).collect());
+                    }
+                }
+                Action::Accept(count) => driver.accepted = count,
                 Action::Step(chunk) => {
                     driver.step(chunk);
                 }
@@ -350,7 +388,7 @@ fn a_second_turn_reuses_the_cached_prefix() {
 /// groups, besides those of the tokens that a step computes.
 #[test]
 fn blocks_that_no_later_token_sees_are_given_back() {
-    let held = |groups: Vec<KvGroup>| {
+    let held = |groups: Vec<StateGroup>| {
         let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
         driver.submit(Request { groups, ..request(1, prompt(1, 1_000), 100) });
         driver.steps(50);
@@ -395,6 +433,62 @@ fn a_second_turn_needs_the_last_window_of_the_cached_prefix() {
     assert_eq!(driver.scheduler.models[&1].state.blocks(0).in_use(), 21);
     assert_eq!(driver.scheduler.models[&1].state.blocks(1).in_use(), 11);
     assert_eq!(submit(&mut driver), 336);
+}
+
+fn recurrent_request(prompt: Vec<u32>, max_tokens: u32) -> Request {
+    Request { groups: recurrent(), ..request(1, prompt, max_tokens) }
+}
+
+/// Submits a request of a recurrent model and finishes it. Returns the prompt tokens that were cached.
+fn cached_by(driver: &mut Driver, prompt: Vec<u32>) -> usize {
+    let request = driver.submit(recurrent_request(prompt, 1));
+    driver.step(32);
+    let cached = driver.scheduler.prefix_hit(SequenceId { request, choice: 0 });
+    driver.finish();
+    cached
+}
+
+#[test]
+fn a_sequence_leaves_states_at_the_end_of_its_prompt_and_at_its_newest_block() {
+    let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
+    let request = driver.submit(recurrent_request(prompt(1, 100), 28));
+    driver.finish();
+    let states = |driver: &Driver| driver.scheduler.models[&1].state.blocks(2).in_use();
+    assert_eq!(states(&driver), 2, "after 96 and 112 positions");
+    let text = driver.expected[&SequenceId { request, choice: 0 }].clone();
+    assert_eq!(cached_by(&mut driver, [text, prompt(2, 30)].concat()), 112);
+    assert_eq!(cached_by(&mut driver, [prompt(1, 100), prompt(3, 30)].concat()), 96);
+}
+
+#[test]
+fn a_beginning_that_two_prompts_share_gets_a_state() {
+    let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
+    let cached = [2, 3, 4].map(|seed| cached_by(&mut driver, [prompt(1, 70), prompt(seed, 40)].concat()));
+    assert_eq!(cached, [0, 0, 64], "the second one leaves the state for the third");
+}
+
+#[test]
+fn a_state_that_has_seen_a_rejected_token_is_dropped() {
+    let mut driver = Driver::new(scheduler(2), 100 * BYTES);
+    let request = driver.submit(recurrent_request(prompt(1, 17), 20));
+    driver.steps(2);
+    let id = SequenceId { request, choice: 0 };
+    let next = |driver: &mut Driver, draft: Vec<u32>| {
+        driver.scheduler.propose(id, draft);
+        driver.scheduler.plan(driver.room, 32).batches.remove(0).rows.remove(0)
+    };
+    let drafted = next(&mut driver, vec![5, 6, 7]);
+    assert_eq!((drafted.start, drafted.draft, drafted.tokens[1..].to_vec()), (17, 3, vec![5, 6, 7]));
+    driver.scheduler.commit(id, 2, &[5, 9]);
+    let again = next(&mut driver, vec![1, 2]);
+    assert_eq!((again.start, again.draft, again.tokens[1..].to_vec()), (17, 0, vec![5, 9]));
+    assert_eq!(again.state.unwrap().read, drafted.state.unwrap().read, "the state before the draft");
+    driver.scheduler.commit(id, 3, &[10]);
+    let whole = next(&mut driver, vec![1, 2]);
+    assert_eq!((whole.start, whole.draft), (20, 2));
+    assert_eq!(whole.state.unwrap().read, Some(again.state.unwrap().write));
+    driver.scheduler.commit(id, 3, &[1, 2, 11]);
+    assert_eq!(next(&mut driver, vec![]).start, 23);
 }
 
 #[test]

@@ -131,6 +131,7 @@ impl DraftSequence {
         let end = self.start + self.count;
         BatchRow {
             tokens: &self.step,
+            embedded: &[],
             start: self.start,
             tables: std::slice::from_ref(&self.blocks),
             logits: if end == self.tokens.len() { LogitsAt::Last } else { LogitsAt::None },

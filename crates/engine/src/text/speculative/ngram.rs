@@ -6,9 +6,9 @@
 //! Each token is still sampled from the model's own distribution, so the output does not change.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use crate::settings::MAX_DRAFT_TOKENS;
+use crate::text::prompt::Prompt;
 use crate::text::scheduler::SequenceTokens;
 
 /// Length of the n-grams, in tokens.
@@ -35,7 +35,7 @@ pub struct NgramProposer {
 }
 
 impl NgramProposer {
-    pub fn new(prompt: Arc<[u32]>) -> Self {
+    pub fn new(prompt: Prompt) -> Self {
         Self {
             tokens: SequenceTokens::new(prompt),
             positions: HashMap::new(),
@@ -104,13 +104,13 @@ mod tests {
 
     #[test]
     fn tokens_that_followed_before_are_proposed() {
-        let mut ngrams = NgramProposer::new([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2].into());
+        let mut ngrams = NgramProposer::new(vec![1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2].into());
         assert!(ngrams.propose(0.1).is_empty(), "two tokens are no n-gram");
         ngrams.push(&[3]);
         assert_eq!(ngrams.propose(0.1), [4, 5, 6, 7, 8]);
         ngrams.push(&[9, 1, 2, 3]);
         assert_eq!(ngrams.propose(0.1), [9, 1, 2, 3], "the last occurrence counts, up to the end");
-        assert!(NgramProposer::new([1, 2].into()).propose(0.1).is_empty());
+        assert!(NgramProposer::new(vec![1, 2].into()).propose(0.1).is_empty());
     }
 
     #[test]
