@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
-use crate::storage::keys::{self, KeyRecord};
+use crate::storage::keys::{self, KeyFields, KeyRecord};
 use crate::storage::project_resources::{self, ProjectResource};
 use crate::storage::projects::{self, ProjectRecord};
 use crate::storage::{Reader, Store, WriteTx};
@@ -47,8 +47,8 @@ where
 pub(super) fn current_access(tx: &WriteTx, access: &Access, now: Timestamp) -> Result<Access> {
     let key = keys::find(tx, access.key())?.ok_or_else(api_key_secret::invalid)?;
     let archived = projects::find(tx, key.project)?.is_none_or(|project| project.archived_at.is_some());
-    check_usable(&key, archived, now)?;
-    Ok(Access::new(access.key(), key.project, Scopes::from_bits(key.scopes), key.models.map(Into::into)))
+    check_usable(&key.fields, archived, now)?;
+    Ok(Access::new(access.key(), key.project, key.fields.scopes, key.fields.models.map(Into::into)))
 }
 
 /// What the server may do in the background for a key: call its models for the project, even if it is revoked. `None` if
@@ -56,7 +56,7 @@ pub(super) fn current_access(tx: &WriteTx, access: &Access, now: Timestamp) -> R
 pub(super) fn background_access(tx: &impl Reader, project: ProjectId, key: KeyId) -> Result<Option<Access>> {
     let (Some(found), true) = (keys::find(tx, key)?, is_active_project(tx, project)?) else { return Ok(None) };
     let scopes = Scopes::from_iter([Scope::Inference]);
-    Ok(Some(Access::new(key, project, scopes, found.models.map(Into::into))))
+    Ok(Some(Access::new(key, project, scopes, found.fields.models.map(Into::into))))
 }
 
 /// Whether a project exists and is not archived.
@@ -96,7 +96,7 @@ pub(super) fn admin(_: &WriteTx, caller: &Access) -> Result<()> {
 }
 
 /// 401 if the key is revoked or expired, or its project is archived.
-pub(super) fn check_usable(key: &KeyRecord, project_archived: bool, now: Timestamp) -> Result<()> {
+pub(super) fn check_usable(key: &KeyFields, project_archived: bool, now: Timestamp) -> Result<()> {
     if let Some(time) = key.revoked_at {
         let text = format!("This API key was revoked at {time}. Use another key, or create a new one.");
         return Err(Error::new(Code::RevokedApiKey, text));
@@ -125,7 +125,7 @@ pub(super) fn key(tx: &impl Reader, access: &Access, id: KeyId) -> Result<KeyRec
 /// Finds a key that the caller may change, which also requires all permissions of that key.
 pub(super) fn key_to_change(tx: &WriteTx, access: &Access, id: KeyId) -> Result<KeyRecord> {
     let record = key(tx, access, id)?;
-    access.require_power_over(Scopes::from_bits(record.scopes), record.models.as_deref())?;
+    access.require_power_over(record.fields.scopes, record.fields.models.as_deref())?;
     Ok(record)
 }
 
@@ -192,10 +192,10 @@ pub(super) fn require_active(project: &ProjectRecord) -> Result<()> {
 /// Whether a usable admin key other than `id` exists.
 pub(super) fn has_other_admin(tx: &WriteTx, id: KeyId, now: Timestamp) -> Result<bool> {
     keys::any(tx, |other, record| {
-        if other == id || !Scopes::from_bits(record.scopes).contains(Scope::Admin) {
+        if other == id || !record.fields.scopes.contains(Scope::Admin) {
             return Ok(false);
         }
         let archived = projects::find(tx, record.project)?.is_none_or(|project| project.archived_at.is_some());
-        Ok(check_usable(record, archived, now).is_ok())
+        Ok(check_usable(&record.fields, archived, now).is_ok())
     })
 }

@@ -90,8 +90,8 @@ fn find_project(tx: &impl Reader, named: &str) -> Result<ProjectId> {
 fn find_key(tx: &impl Reader, project: ProjectId, scopes: Scopes, now: Timestamp) -> Result<Option<KeyId>> {
     let is_usable = |record: &KeyRecord| {
         record.name == NAME
-            && Scopes::from_bits(record.scopes) == scopes
-            && authorize::check_usable(record, false, now).is_ok()
+            && record.fields.scopes == scopes
+            && authorize::check_usable(&record.fields, false, now).is_ok()
     };
     let found = keys::newest(tx, project, None, usize::MAX)?;
     Ok(found.into_iter().find(|(_, record)| is_usable(record)).map(|(id, _)| id))

@@ -25,6 +25,7 @@ use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
+pub use crate::storage::keys::KeyFields;
 use crate::storage::keys::{self as stored, KeyRecord, PreviousSecret};
 use crate::storage::{Digest, Pepper, ReadTx, Reader, Store, Watcher, WriteTx, latest_time, projects};
 
@@ -34,40 +35,21 @@ pub struct Key {
     pub id: KeyId,
     pub project: ProjectId,
     pub name: String,
-    pub scopes: Scopes,
-    pub models: Option<Vec<String>>,
-    pub created_at: Timestamp,
-    pub updated_at: Timestamp,
-    pub expires_at: Option<Timestamp>,
-    pub revoked_at: Option<Timestamp>,
-    pub rotated_at: Option<Timestamp>,
+    #[serde(flatten)]
+    pub fields: KeyFields,
     /// End of the grace period of the last rotation, if it had one.
     pub previous_valid_until: Option<Timestamp>,
     /// When a request last came with the key.
     pub last_used_at: Option<Timestamp>,
-    /// The redacted secret.
-    pub redacted: String,
 }
 
 impl Key {
     pub(super) fn new(id: KeyId, record: KeyRecord) -> Self {
+        let KeyRecord { project, name, previous, fields, digest: _ } = record;
         // A rotation without grace period ends the previous secret at once.
-        let grace = record.previous.filter(|previous| Some(previous.valid_until) != record.rotated_at);
-        Self {
-            id,
-            project: record.project,
-            name: record.name,
-            scopes: Scopes::from_bits(record.scopes),
-            models: record.models,
-            created_at: record.created_at,
-            updated_at: record.updated_at,
-            expires_at: record.expires_at,
-            revoked_at: record.revoked_at,
-            rotated_at: record.rotated_at,
-            previous_valid_until: grace.map(|previous| previous.valid_until),
-            last_used_at: None,
-            redacted: record.redacted,
-        }
+        let grace = previous.filter(|previous| Some(previous.valid_until) != fields.rotated_at);
+        let previous_valid_until = grace.map(|previous| previous.valid_until);
+        Self { id, project, name, fields, previous_valid_until, last_used_at: None }
     }
 
     /// An existing key, with its last use.
@@ -77,7 +59,7 @@ impl Key {
 
     /// `active`, `expired` or `revoked`.
     pub fn state(&self, now: Timestamp) -> &'static str {
-        match (self.revoked_at, self.expires_at) {
+        match (self.fields.revoked_at, self.fields.expires_at) {
             (Some(_), _) => "revoked",
             (None, Some(time)) if time <= now => "expired",
             _ => "active",
@@ -95,13 +77,6 @@ pub struct NewKey {
     pub scopes: Option<Vec<String>>,
     /// Models that may be called. Default: those that the caller may call.
     pub models: Option<Vec<String>>,
-}
-
-/// A new label and optionally a new expiry.
-#[derive(Clone, Debug)]
-pub struct KeyPatch {
-    pub name: String,
-    pub expires_at: Patch<Timestamp>,
 }
 
 /// How a secret is replaced.
@@ -159,7 +134,7 @@ impl Keys {
             self.check_previous_secret(id, &known, &digest).await?;
         }
         // Only the holder of the secret learns the state of the key.
-        authorize::check_usable(&known.record, known.project_archived, self.clock_rng.now())?;
+        authorize::check_usable(&known.record.fields, known.project_archived, self.clock_rng.now())?;
         Ok(known.access.clone())
     }
 
@@ -179,7 +154,7 @@ impl Keys {
                 known
             }
         };
-        let usable = authorize::check_usable(&known.record, known.project_archived, self.clock_rng.now());
+        let usable = authorize::check_usable(&known.record.fields, known.project_archived, self.clock_rng.now());
         usable.map_err(|error| {
             let text = format!("Requests without an API key are not accepted any more: {}", error.message());
             Error::new(error.code(), text)
@@ -238,8 +213,8 @@ impl Keys {
         if let Some(latest) = latest {
             self.monotonic.reach(latest, &*self.clock_rng);
         }
-        let models = record.models.as_deref().map(Arc::from);
-        let access = Access::new(id, record.project, Scopes::from_bits(record.scopes), models);
+        let models = record.fields.models.as_deref().map(Arc::from);
+        let access = Access::new(id, record.project, record.fields.scopes, models);
         Ok(Some((Arc::new(CachedKey { record, access, project_archived }), exists)))
     }
 
@@ -283,26 +258,22 @@ impl Keys {
         let record = self.new_record(access, new, &secret, now)?;
         let project = record.project;
         let entry = self.audit_entry(access, "api_key.created");
-        let (scopes, models) = (Scopes::from_bits(record.scopes), record.models.clone());
+        let (scopes, models) = (record.fields.scopes, record.fields.models.clone());
         let permit = move |_: &WriteTx, caller: &Access| {
             caller.require(project, Scope::Project)?;
             caller.require_grantable(scopes, models.as_deref())
         };
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
+            let KeyFields { scopes, models, expires_at, .. } = &record.fields;
             // Not earlier, because a repeated request gets the first result even after this time.
-            record.expires_at.map_or(Ok(()), |expires_at| validation::expires_at(expires_at, now))?;
+            expires_at.map_or(Ok(()), |expires_at| validation::expires_at(expires_at, now))?;
             let project = authorize::named_project(tx, caller, record.project)?;
             authorize::require_active(&project).map_err(|error| error.param("project_id"))?;
-            caller.require_grantable(Scopes::from_bits(record.scopes), record.models.as_deref())?;
+            caller.require_grantable(*scopes, models.as_deref())?;
             quotas::charge(tx, record.project, now, QuotaKind::ApiKey, 1, 0)?;
             stored::insert(tx, id, &record)?;
-            let scopes = Scopes::from_bits(record.scopes);
-            entry.write(
-                tx,
-                record.project,
-                id,
-                &json!({ "name": record.name, "scopes": scopes, "models": record.models }),
-            )?;
+            let detail = json!({ "name": record.name, "scopes": scopes, "models": models });
+            entry.write(tx, record.project, id, &detail)?;
             Ok(Key::new(id, record.clone()))
         });
         Ok((written.await?, unless_replay(access, secret)))
@@ -317,8 +288,9 @@ impl Keys {
             None => Scopes::DEFAULT.and(access.scopes()),
         };
         let models = validation::models(new.models)?.or_else(|| access.models().map(<[String]>::to_vec));
-        let record = key_record(new.project, new.name, scopes, secret, self.store.pepper(), now);
-        Ok(KeyRecord { expires_at: new.expires_at, models, ..record })
+        let mut record = key_record(new.project, new.name, scopes, secret, self.store.pepper(), now);
+        (record.fields.expires_at, record.fields.models) = (new.expires_at, models);
+        Ok(record)
     }
 
     /// A page of a project's keys, newest first.
@@ -349,25 +321,26 @@ impl Keys {
         let read = self.store.read(move |tx| {
             let record = stored::find(tx, id)?.ok_or_else(api_key_secret::invalid)?;
             let owner = projects::find(tx, project)?.ok_or_else(|| Error::not_found("project", project))?;
-            Ok((Key::with_last_use(tx, (id, record))?, Project::new(project, owner)))
+            Ok((Key::with_last_use(tx, (id, record))?, Project { id: project, record: owner }))
         });
         read.await
     }
 
     /// Changes label and expiry; secret, project and scopes stay.
-    pub async fn update(&self, access: &Access, id: KeyId, change: KeyPatch) -> Result<Key> {
+    pub async fn update(&self, access: &Access, id: KeyId, name: String, expires_at: Patch<Timestamp>) -> Result<Key> {
         let now = self.clock_rng.now();
-        validation::name(&change.name)?;
+        validation::name(&name)?;
         self.change(access, id, "api_key.updated", now, move |record| {
-            if let Patch::Set(expires_at) = change.expires_at {
+            if let Patch::Set(expires_at) = expires_at {
                 validation::expires_at(expires_at, now)?;
             }
             require_unrevoked(record)?;
-            let old = json!({ "name": record.name, "expires_at": record.expires_at });
-            record.name.clone_from(&change.name);
-            record.expires_at = change.expires_at.apply_to(record.expires_at);
+            let shown = |record: &KeyRecord| json!({ "name": record.name, "expires_at": record.fields.expires_at });
+            let old = shown(record);
+            record.name.clone_from(&name);
+            record.fields.expires_at = expires_at.apply_to(record.fields.expires_at);
             clamp_grace_period(record);
-            Ok(json!({ "old": old, "new": { "name": record.name, "expires_at": record.expires_at } }))
+            Ok(json!({ "old": old, "new": shown(record) }))
         })
         .await
     }
@@ -385,8 +358,8 @@ impl Keys {
             require_unexpired(record, now)?;
             record.previous = Some(PreviousSecret { digest: record.digest, valid_until, ended: grace.is_zero() });
             record.digest = digest;
-            record.redacted.clone_from(&redacted);
-            record.rotated_at = Some(now);
+            record.fields.redacted.clone_from(&redacted);
+            record.fields.rotated_at = Some(now);
             clamp_grace_period(record);
             Ok(json!({ "grace_period_seconds": grace.as_secs(), "reason": rotation.reason }))
         });
@@ -400,16 +373,15 @@ impl Keys {
         let permit = authorize::manage_key(id);
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let mut record = authorize::key_to_change(tx, caller, id)?;
-            if record.revoked_at.is_some() {
+            if record.fields.revoked_at.is_some() {
                 return Key::with_last_use(tx, (id, record));
             }
-            let admin = Scopes::from_bits(record.scopes).contains(Scope::Admin);
+            let admin = record.fields.scopes.contains(Scope::Admin);
             if admin && !authorize::has_other_admin(tx, id, now)? {
                 let text = "This is the last usable admin key; without it this installation could not be administered. Create another admin key first.";
                 return Err(Error::new(Code::Conflict, text));
             }
-            record.revoked_at = Some(now);
-            record.updated_at = now;
+            (record.fields.revoked_at, record.fields.updated_at) = (Some(now), now);
             quotas::charge(tx, record.project, now, QuotaKind::ApiKey, -1, 0)?;
             stored::replace(tx, id, &record)?;
             entry.write(tx, record.project, id, &json!({ "name": record.name }))?;
@@ -434,7 +406,7 @@ impl Keys {
             let project = projects::find(tx, record.project)?;
             project.as_ref().map_or(Ok(()), authorize::require_active)?;
             let detail = change(&mut record)?;
-            record.updated_at = now;
+            record.fields.updated_at = now;
             stored::replace(tx, id, &record)?;
             latest_time::advance(tx, time)?;
             entry.write(tx, record.project, id, &detail)?;
@@ -483,12 +455,8 @@ pub(super) fn key_record(
     pepper: &Pepper,
     now: Timestamp,
 ) -> KeyRecord {
-    KeyRecord {
-        project,
-        name,
-        digest: pepper.digest(secret.expose()),
-        previous: None,
-        scopes: scopes.to_bits(),
+    let fields = KeyFields {
+        scopes,
         models: None,
         created_at: now,
         updated_at: now,
@@ -496,18 +464,19 @@ pub(super) fn key_record(
         revoked_at: None,
         rotated_at: None,
         redacted: secret.redacted(),
-    }
+    };
+    KeyRecord { project, name, digest: pepper.digest(secret.expose()), previous: None, fields }
 }
 
 fn require_unrevoked(record: &KeyRecord) -> Result<()> {
-    record.revoked_at.map_or(Ok(()), |time| {
+    record.fields.revoked_at.map_or(Ok(()), |time| {
         let text = format!("This API key was revoked at {time} and can no longer change. Create a new key.");
         Err(Error::new(Code::Conflict, text))
     })
 }
 
 fn require_unexpired(record: &KeyRecord, now: Timestamp) -> Result<()> {
-    match record.expires_at {
+    match record.fields.expires_at {
         Some(time) if time <= now => {
             let text = format!("This API key expired at {time}. Extend its 'expires_at' first, then rotate it.");
             Err(Error::new(Code::Conflict, text))
@@ -518,7 +487,44 @@ fn require_unexpired(record: &KeyRecord, now: Timestamp) -> Result<()> {
 
 /// A grace period ends with its key.
 fn clamp_grace_period(record: &mut KeyRecord) {
-    if let (Some(previous), Some(expiry)) = (&mut record.previous, record.expires_at) {
+    if let (Some(previous), Some(expiry)) = (&mut record.previous, record.fields.expires_at) {
         previous.valid_until = previous.valid_until.min(expiry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As it is stored under an idempotency key, by this and earlier versions of the program.
+    #[test]
+    fn a_keys_fields_stand_beside_the_others_in_json() {
+        let at = Timestamp::from_millis(0);
+        let fields = KeyFields {
+            scopes: Scopes::DEFAULT,
+            models: Some(vec!["small".to_owned()]),
+            created_at: at,
+            updated_at: at,
+            expires_at: Some(at),
+            revoked_at: None,
+            rotated_at: None,
+            redacted: "sk-…abcd".to_owned(),
+        };
+        let key = Key {
+            id: KeyId::from_bytes([1; 16]),
+            project: ProjectId::from_bytes([2; 16]),
+            name: "ci".to_owned(),
+            fields,
+            previous_valid_until: None,
+            last_used_at: Some(at),
+        };
+        let json = concat!(
+            r#"{"id":"key_01010101010101010101010101010101","project":"proj_02020202020202020202020202020202","name":"ci","#,
+            r#""scopes":["project","inference"],"models":["small"],"created_at":"1970-01-01T00:00:00.000Z","#,
+            r#""updated_at":"1970-01-01T00:00:00.000Z","expires_at":"1970-01-01T00:00:00.000Z","revoked_at":null,"#,
+            r#""rotated_at":null,"redacted":"sk-…abcd","previous_valid_until":null,"last_used_at":"1970-01-01T00:00:00.000Z"}"#
+        );
+        assert_eq!(serde_json::to_string(&key).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Key>(json).unwrap(), key);
     }
 }

@@ -13,26 +13,15 @@ use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;
 use crate::storage::Store;
-use crate::storage::projects::{self, ProjectRecord};
+use crate::storage::projects;
+pub use crate::storage::projects::ProjectRecord;
 
 /// A project.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Project {
     pub id: ProjectId,
-    pub name: String,
-    pub environment: Option<String>,
-    /// A JSON object, as text.
-    pub metadata: Option<String>,
-    pub created_at: Timestamp,
-    pub updated_at: Timestamp,
-    pub archived_at: Option<Timestamp>,
-}
-
-impl Project {
-    pub(super) fn new(id: ProjectId, record: ProjectRecord) -> Self {
-        let ProjectRecord { name, environment, metadata, created_at, updated_at, archived_at } = record;
-        Self { id, name, environment, metadata, created_at, updated_at, archived_at }
-    }
+    #[serde(flatten)]
+    pub record: ProjectRecord,
 }
 
 /// The fields of a new project.
@@ -52,13 +41,6 @@ impl NewProject {
         let Self { name, environment, metadata } = self;
         Ok(ProjectRecord { name, environment, metadata, created_at: now, updated_at: now, archived_at: None })
     }
-}
-
-/// The editable settings; an absent environment is cleared.
-#[derive(Clone, Debug, Default)]
-pub struct ProjectSettings {
-    pub name: String,
-    pub environment: Option<String>,
 }
 
 /// The projects service.
@@ -82,15 +64,21 @@ impl Projects {
         let written = authorize::write(&self.store, access, record.created_at, authorize::admin, move |tx, _| {
             projects::put(tx, id, &record)?;
             entry.write(tx, id, id, &json!({ "name": record.name }))?;
-            Ok(Project::new(id, record.clone()))
+            Ok(Project { id, record: record.clone() })
         });
         written.await
     }
 
-    /// Replaces name and environment.
-    pub async fn replace(&self, access: &Access, id: ProjectId, settings: ProjectSettings) -> Result<Project> {
-        validation::name(&settings.name)?;
-        validation::environment(settings.environment.as_deref())?;
+    /// Replaces name and environment. An absent environment is cleared.
+    pub async fn replace(
+        &self,
+        access: &Access,
+        id: ProjectId,
+        name: String,
+        environment: Option<String>,
+    ) -> Result<Project> {
+        validation::name(&name)?;
+        validation::environment(environment.as_deref())?;
         let now = self.clock_rng.now();
         let entry = self.audit_entry(access, "project.updated");
         let permit = authorize::manage_project(id);
@@ -99,22 +87,22 @@ impl Projects {
             authorize::require_active(&record)?;
             let detail = json!({
                 "old": { "name": record.name, "environment": record.environment },
-                "new": { "name": settings.name, "environment": settings.environment },
+                "new": { "name": name, "environment": environment },
             });
-            record.name.clone_from(&settings.name);
-            record.environment.clone_from(&settings.environment);
+            record.name.clone_from(&name);
+            record.environment.clone_from(&environment);
             record.updated_at = now;
             projects::put(tx, id, &record)?;
             entry.write(tx, id, id, &detail)?;
-            Ok(Project::new(id, record))
+            Ok(Project { id, record })
         });
         written.await
     }
 
     pub async fn get(&self, access: &Access, id: ProjectId) -> Result<Project> {
         let access = access.clone();
-        let record = self.store.read(move |tx| authorize::project(tx, &access, id));
-        Ok(Project::new(id, record.await?))
+        let record = self.store.read(move |tx| authorize::project(tx, &access, id)).await?;
+        Ok(Project { id, record })
     }
 
     /// A page of all projects for an admin, else of the key's own project.
@@ -130,7 +118,7 @@ impl Projects {
             }
             Some(_) => Ok(Vec::new()),
         });
-        let items = rows.await?.into_iter().map(|(id, record)| Project::new(id, record)).collect();
+        let items = rows.await?.into_iter().map(|(id, record)| Project { id, record }).collect();
         Ok(page(self.store.pepper(), listing, window, items, |project: &Project| project.id.to_bytes()))
     }
 
@@ -146,13 +134,13 @@ impl Projects {
                 return Err(Error::new(Code::Conflict, text));
             }
             if record.archived_at.is_some() {
-                return Ok(Project::new(id, record));
+                return Ok(Project { id, record });
             }
             record.archived_at = Some(now);
             record.updated_at = now;
             projects::put(tx, id, &record)?;
             entry.write(tx, id, id, &json!({ "name": record.name }))?;
-            Ok(Project::new(id, record))
+            Ok(Project { id, record })
         });
         written.await
     }

@@ -85,7 +85,7 @@ pub async fn first_start_with(
         Ok(Some((project_record.clone(), record.clone())))
     });
     let Some((project_record, record)) = written.await? else { return Ok(None) };
-    Ok(Some(FirstKey { project: Project::new(project, project_record), key: Key::new(key, record), secret }))
+    Ok(Some(FirstKey { project: Project { id: project, record: project_record }, key: Key::new(key, record), secret }))
 }
 
 /// Creates another admin key in the oldest active project. For operators that lost the first one; access to the data
@@ -114,10 +114,8 @@ async fn add_admin_key(
     let now = clock_rng.now();
     let AdminKey { id: key, secret } = AdminKey::generate(clock_rng);
     let nowhere = ProjectId::from_bytes([0; 16]);
-    let template = KeyRecord {
-        expires_at: lifetime.map(|lifetime| now.after(lifetime)),
-        ..key_record(nowhere, name.to_owned(), Scopes::ALL, &secret, store.pepper(), now)
-    };
+    let mut template = key_record(nowhere, name.to_owned(), Scopes::ALL, &secret, store.pepper(), now);
+    template.fields.expires_at = lifetime.map(|lifetime| now.after(lifetime));
     let entry = AuditEntry::new(clock_rng, None, "api_key.created");
     let clock_rng = clock_rng.clone();
     let written = store.write(move |tx| {
@@ -126,8 +124,7 @@ async fn add_admin_key(
         let oldest = newest.into_iter().rev().find(is_active);
         let text = "No active project exists for the admin key. Start the server once to create one.";
         let (project, project_record) = oldest.ok_or_else(|| Error::new(Code::Conflict, text))?;
-        let mut record = template.clone();
-        record.project = project;
+        let record = KeyRecord { project, ..template.clone() };
         keys::insert(tx, key, &record)?;
         quotas::charge_unchecked(tx, project, now, QuotaKind::ApiKey, 1, 0)?;
         entry.write(tx, project, key, &json!({ "name": name }))?;
@@ -137,7 +134,7 @@ async fn add_admin_key(
         Ok((project, project_record, record))
     });
     let (project, project_record, record) = written.await?;
-    Ok(FirstKey { project: Project::new(project, project_record), key: Key::new(key, record), secret })
+    Ok(FirstKey { project: Project { id: project, record: project_record }, key: Key::new(key, record), secret })
 }
 
 /// Revokes the expired keys of a project with this name.
@@ -148,11 +145,11 @@ fn revoke_expired(
     name: &str,
     now: Timestamp,
 ) -> Result<()> {
-    for (id, record) in keys::newest(tx, project, None, usize::MAX)? {
-        let has_expired = record.expires_at.is_some_and(|expiry| expiry <= now);
-        if record.name == name && has_expired && record.revoked_at.is_none() {
-            let revoked = KeyRecord { revoked_at: Some(now), updated_at: now, ..record };
-            keys::replace(tx, id, &revoked)?;
+    for (id, mut record) in keys::newest(tx, project, None, usize::MAX)? {
+        let has_expired = record.fields.expires_at.is_some_and(|expiry| expiry <= now);
+        if record.name == name && has_expired && record.fields.revoked_at.is_none() {
+            (record.fields.revoked_at, record.fields.updated_at) = (Some(now), now);
+            keys::replace(tx, id, &record)?;
             quotas::charge_unchecked(tx, project, now, QuotaKind::ApiKey, -1, 0)?;
             AuditEntry::new(clock_rng, None, "api_key.revoked").write(tx, project, id, &json!({ "name": name }))?;
         }

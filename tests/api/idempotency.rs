@@ -6,6 +6,7 @@ use std::time::Duration;
 use std::sync::Arc;
 
 use outpost::ids::KeyId;
+use outpost::service::{Scope, Scopes};
 use outpost::storage::keys;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -139,17 +140,15 @@ fn idempotency_keys_are_per_api_key_and_printable() {
     }
 }
 
-const PROJECT: u8 = 2;
-const INFERENCE: u8 = 4;
-
 /// Restarts the server with other permissions of a key. The API never changes them.
-fn with_permissions(server: Server, key: &str, scopes: u8, models: Option<&str>) -> Server {
+fn with_permissions(server: Server, key: &str, scopes: Scopes, models: Option<&str>) -> Server {
     let folder = server.stop();
     let store = open_store(&folder.path().join("data"), Arc::new(ShiftedClock::default()));
     let (id, models): (KeyId, _) = (key.parse().unwrap(), models.map(|model| vec![model.to_owned()]));
     let change = store.enqueue(move |tx| {
-        let record = keys::find(tx, id)?.unwrap();
-        keys::replace(tx, id, &keys::KeyRecord { scopes, models: models.clone(), ..record })
+        let mut record = keys::find(tx, id)?.unwrap();
+        (record.fields.scopes, record.fields.models) = (scopes, models.clone());
+        keys::replace(tx, id, &record)
     });
     change.unwrap().blocking_recv().unwrap().unwrap();
     store.shutdown();
@@ -165,13 +164,13 @@ fn a_replay_needs_every_permission_that_the_request_needed() {
     let batch = json!({ "input_file_id": input, "endpoint": "/v1/completions", "completion_window": "24h" });
     let job = json!({ "model": MODEL, "training_file": training });
     let new_key = json!({ "name": "k", "project_id": project, "scopes": ["inference"], "models": [MODEL] });
-    // What each request needs, besides the scope `project`.
+    // What each request needs besides the scope `project`: the scope `inference`, and the model.
     let requests = [
-        ("/v1/conversations", json!({ "project_id": project }), 0, false),
-        ("/v1/agents", json!({ "name": "a", "model": MODEL, "project_id": project }), 0, false),
-        ("/v1/api-keys", new_key, INFERENCE, true),
-        ("/v1/batches", batch, INFERENCE, false),
-        ("/v1/fine_tuning/jobs", job, INFERENCE, true),
+        ("/v1/conversations", json!({ "project_id": project }), false, false),
+        ("/v1/agents", json!({ "name": "a", "model": MODEL, "project_id": project }), false, false),
+        ("/v1/api-keys", new_key, true, true),
+        ("/v1/batches", batch, true, false),
+        ("/v1/fine_tuning/jobs", job, true, true),
     ];
     let post = |server: &Server, path: &str, body: &Value| {
         let headers = [("content-type", "application/json"), ("idempotency-key", path)];
@@ -180,14 +179,15 @@ fn a_replay_needs_every_permission_that_the_request_needed() {
     let first: Vec<Value> =
         requests.iter().map(|(path, body, ..)| post(&server, path, body).ok()["id"].clone()).collect();
     let mut server = server;
-    for (scopes, models) in
-        [(PROJECT, None), (INFERENCE, None), (PROJECT | INFERENCE, Some("other")), (PROJECT | INFERENCE, None)]
-    {
+    let [project, inference] = [Scope::Project, Scope::Inference].map(|scope| Scopes::from_iter([scope]));
+    let both = Scopes::from_iter([Scope::Project, Scope::Inference]);
+    for (scopes, models) in [(project, None), (inference, None), (both, Some("other")), (both, None)] {
         server = with_permissions(server, &key_id, scopes, models);
-        for ((path, body, more, needs_model), first) in requests.iter().zip(&first) {
+        for ((path, body, needs_inference, needs_model), first) in requests.iter().zip(&first) {
             let response = post(&server, path, body);
-            let needed = PROJECT | more;
-            let is_allowed = scopes & needed == needed && !(*needs_model && models.is_some());
+            let has_scopes =
+                scopes.contains(Scope::Project) && (!*needs_inference || scopes.contains(Scope::Inference));
+            let is_allowed = has_scopes && !(*needs_model && models.is_some());
             match is_allowed {
                 true => assert_eq!(&response.ok()["id"], first, "{path}"),
                 false => assert!([403, 404].contains(&response.error_fields().0), "{path} {scopes}: {}", response.text),

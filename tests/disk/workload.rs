@@ -5,7 +5,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, join_all};
 use outpost::error::{Code, Result};
 use outpost::ids::{KeyId, ProjectId};
-use outpost::service::{Access, Key, KeyPatch, NewKey, NewProject, Patch, Project, ProjectSettings, Rotation, Secret};
+use outpost::service::{Access, Key, NewKey, NewProject, Patch, Project, Rotation, Secret};
 use outpost::storage::Store;
 use outpost::storage::projects::{self, ProjectRecord};
 
@@ -61,14 +61,11 @@ impl Server {
         Ok(match op {
             Op::NewProject => project(self.projects.create(access, new_project()).await?),
             Op::ReplaceProject(id, number) => {
-                let settings = ProjectSettings { name: format!("name {number}"), environment: Some("test".into()) };
-                project(self.projects.replace(access, id, settings).await?)
+                let (name, environment) = (format!("name {number}"), Some("test".into()));
+                project(self.projects.replace(access, id, name, environment).await?)
             }
             Op::NewKey => secret(self.keys.create(access, new_key(installation.first.project.id)).await?),
-            Op::Rename(id, number) => {
-                let change = KeyPatch { name: format!("name {number}"), expires_at: Patch::Keep };
-                key(self.keys.update(access, id, change).await?)
-            }
+            Op::Rename(id, number) => key(self.keys.update(access, id, format!("name {number}"), Patch::Keep).await?),
             Op::Rotate(id, grace) => {
                 let rotation = Rotation { grace_period_seconds: Some(grace), reason: Some("yearly".into()) };
                 secret(self.keys.rotate(access, id, rotation).await?)
@@ -151,7 +148,7 @@ impl Step {
         let event_count = self.issued.checked_sub(number + 1);
         let alive = event_count == Some(0) || event_count == Some(1) && key.previous_valid_until.is_some();
         match event_count {
-            Some(0 | 1) if alive && key.revoked_at.is_none() => None,
+            Some(0 | 1) if alive && key.fields.revoked_at.is_none() => None,
             Some(0 | 1) => Some(Code::RevokedApiKey),
             _ => Some(Code::InvalidApiKey),
         }
@@ -230,7 +227,7 @@ impl Workload {
 /// A change that the target's state allows and that changes its visible state.
 fn random_change(target: &Target, rng: &mut TestRng) -> Op {
     let revoked =
-        matches!(target.steps.last().map(|step| &step.view), Some(View::Key(key)) if key.revoked_at.is_some());
+        matches!(target.steps.last().map(|step| &step.view), Some(View::Key(key)) if key.fields.revoked_at.is_some());
     match (target.id, rng.below(4)) {
         (Id::Key(_), _) if revoked => Op::NewKey,
         (Id::Key(id), 0) => Op::Revoke(id),

@@ -70,7 +70,7 @@ async fn a_write_that_is_refused_for_space_does_not_affect_those_that_share_its_
     assert!(
         [refused, refused_too].into_iter().all(|one| one.is_err_and(|error| error.code() == Code::InsufficientStorage))
     );
-    assert_eq!(fixture.projects.get(&fixture.admin, project.id).await.unwrap().name, "beside");
+    assert_eq!(fixture.projects.get(&fixture.admin, project.id).await.unwrap().record.name, "beside");
     let report = fixture.store.verify().unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
     assert_eq!(report.records["stored_images"], 0);

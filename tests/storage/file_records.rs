@@ -18,7 +18,7 @@ fn record(fixture: &Fixture, chunks: u32) -> FileRecord {
         examples: 0,
         example_format: 1,
         sha256: [0; 32],
-        created_at: fixture.first.project.created_at,
+        created_at: fixture.first.project.record.created_at,
     }
 }
 

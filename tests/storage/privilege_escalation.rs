@@ -1,18 +1,18 @@
 //! Managing keys never extends the caller's permissions.
 
-use outpost::error::Code;
+use outpost::error::{Code, Result};
 use outpost::ids::{KeyId, ProjectId};
 use outpost::service::agents::{AgentFields, Agents};
 use outpost::service::idempotency::IdempotencyKey;
 use outpost::service::precondition::Precondition;
-use outpost::service::{Access, KeyPatch, NewProject, PageRequest, Patch, ProjectSettings, Rotation, Scopes};
+use outpost::service::{Access, Key, NewProject, PageRequest, Patch, Rotation, Scope, Scopes};
 use outpost::storage::WriteTx;
-use outpost::storage::keys::{self, KeyRecord};
+use outpost::storage::keys;
 
 use super::fixture::{Fixture, error_fields, new_key};
 
-fn rename() -> KeyPatch {
-    KeyPatch { name: "mine".into(), expires_at: Patch::Keep }
+async fn rename(fixture: &Fixture, access: &Access, key: KeyId) -> Result<Key> {
+    fixture.keys.update(access, key, "mine".into(), Patch::Keep).await
 }
 
 #[tokio::test]
@@ -24,7 +24,7 @@ async fn a_project_key_cannot_create_or_change_an_admin_key() {
     assert_eq!(error_fields(fixture.keys.create(&tenant, new_key(home, &["admin"])).await), expected);
     let admin = fixture.first.key.id;
     assert_eq!(error_fields(fixture.keys.rotate(&tenant, admin, Rotation::default()).await).0, Code::InsufficientScope);
-    assert_eq!(error_fields(fixture.keys.update(&tenant, admin, rename()).await).0, Code::InsufficientScope);
+    assert_eq!(error_fields(rename(&fixture, &tenant, admin).await).0, Code::InsufficientScope);
     assert_eq!(error_fields(fixture.keys.revoke(&tenant, admin).await).0, Code::InsufficientScope);
     assert_eq!(fixture.code(&fixture.first.secret).await, None);
 }
@@ -37,12 +37,12 @@ async fn a_key_with_few_models_cannot_grant_more() {
     new.models = Some(vec!["small".into()]);
     let (narrow, secret) = fixture.keys.create(&fixture.admin, new.clone()).await.unwrap();
     let secret = secret.unwrap();
-    assert_eq!(narrow.models, Some(vec!["small".into()]));
+    assert_eq!(narrow.fields.models, Some(vec!["small".into()]));
     let access = fixture.keys.authenticate(secret.expose()).await.unwrap();
     access.require_model("small").unwrap();
     assert_eq!(error_fields(access.require_model("large")).0, Code::ModelNotAllowed);
     // An omitted list is inherited. A given one must be within the caller's own.
-    assert_eq!(fixture.keys.create(&access, new_key(home, &[])).await.unwrap().0.models, narrow.models);
+    assert_eq!(fixture.keys.create(&access, new_key(home, &[])).await.unwrap().0.fields.models, narrow.fields.models);
     new.models = Some(vec!["small".into(), "large".into()]);
     assert_eq!(error_fields(fixture.keys.create(&access, new).await), (Code::InsufficientScope, Some("models".into())));
     let (wide, _) = fixture.key(home, &[]).await;
@@ -68,18 +68,20 @@ async fn an_inference_key_cannot_manage_resources() {
 }
 
 /// Changes the permissions of a key directly in the store, because the API has no request for it.
-async fn set(fixture: &Fixture, key: KeyId, bits: u8, models: Option<&[&str]>) {
+async fn set(fixture: &Fixture, key: KeyId, scopes: Scopes, models: Option<&[&str]>) {
     let models: Option<Vec<String>> = models.map(|models| models.iter().map(|model| (*model).into()).collect());
     let change = move |tx: &WriteTx| {
-        let record = keys::find(tx, key)?.unwrap();
-        keys::replace(tx, key, &KeyRecord { scopes: bits, models: models.clone(), ..record })
+        let mut record = keys::find(tx, key)?.unwrap();
+        (record.fields.scopes, record.fields.models) = (scopes, models.clone());
+        keys::replace(tx, key, &record)
     };
     fixture.store.write(change).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_replay_requires_the_current_permission() {
-    let [admin, project, inference] = [1, 2, 4];
+    let [admin, project, inference] = Scope::ALL.map(|scope| Scopes::from_iter([scope]));
+    let both = Scopes::DEFAULT;
     let fixture = Fixture::new().await;
     let home = fixture.first.project.id;
     let agents = Agents::new(fixture.store.clone(), fixture.clock.clone());
@@ -94,14 +96,13 @@ async fn a_replay_requires_the_current_permission() {
     let created = agents.create(&making, None, agent()).await.unwrap();
     let changed = agents.update(&changing, created.id, change(), expected()).await.unwrap();
     let own = tenant.key();
-    let renamed = fixture.keys.update(&renaming, own, rename()).await.unwrap();
+    let renamed = rename(&fixture, &renaming, own).await.unwrap();
     let (granted, _) = fixture.keys.create(&granting, new_key(home, &["project"])).await.unwrap();
     let admins = fixture.access(home, &["admin"]).await;
     let (founding, moving) = (claimed(&admins, "found"), claimed(&admins, "move"));
     let founded = fixture.projects.create(&founding, NewProject { name: "n".into(), ..NewProject::default() });
     let founded = founded.await.unwrap();
-    let settings = || ProjectSettings { name: "m".into(), environment: None };
-    let moved = fixture.projects.replace(&moving, founded.id, settings()).await.unwrap();
+    let moved = fixture.projects.replace(&moving, founded.id, "m".into(), None).await.unwrap();
 
     set(&fixture, own, inference, None).await;
     assert_eq!(error_fields(agents.create(&making, None, agent()).await).0, Code::InsufficientScope);
@@ -109,7 +110,7 @@ async fn a_replay_requires_the_current_permission() {
         error_fields(agents.update(&changing, created.id, change(), expected()).await).0,
         Code::InsufficientScope
     );
-    assert_eq!(error_fields(fixture.keys.update(&renaming, own, rename()).await).0, Code::InsufficientScope);
+    assert_eq!(error_fields(rename(&fixture, &renaming, own).await).0, Code::InsufficientScope);
     assert_eq!(
         error_fields(fixture.keys.create(&granting, new_key(home, &["project"])).await).0,
         Code::InsufficientScope
@@ -124,19 +125,20 @@ async fn a_replay_requires_the_current_permission() {
         Some("models".into())
     );
     assert_eq!(agents.create(&making, None, agent()).await.unwrap(), created);
-    set(&fixture, own, project | inference, None).await;
+    set(&fixture, own, both, None).await;
     assert_eq!(agents.update(&changing, created.id, change(), expected()).await.unwrap(), changed);
-    assert_eq!(fixture.keys.update(&renaming, own, rename()).await.unwrap(), renamed);
+    assert_eq!(rename(&fixture, &renaming, own).await.unwrap(), renamed);
     assert_eq!(fixture.keys.create(&granting, new_key(home, &["project"])).await.unwrap().0, granted);
     assert!(granting.idempotency_key().unwrap().is_replayed());
 
-    set(&fixture, admins.key(), project | inference, None).await;
+    set(&fixture, admins.key(), both, None).await;
     let again = || NewProject { name: "n".into(), ..NewProject::default() };
     assert_eq!(error_fields(fixture.projects.create(&founding, again()).await).0, Code::InsufficientScope);
-    assert_eq!(error_fields(fixture.projects.replace(&moving, founded.id, settings()).await).0, Code::ProjectMismatch);
+    let again_moved = fixture.projects.replace(&moving, founded.id, "m".into(), None).await;
+    assert_eq!(error_fields(again_moved).0, Code::ProjectMismatch);
     set(&fixture, admins.key(), admin, None).await;
     assert_eq!(fixture.projects.create(&founding, again()).await.unwrap(), founded);
-    assert_eq!(fixture.projects.replace(&moving, founded.id, settings()).await.unwrap(), moved);
+    assert_eq!(fixture.projects.replace(&moving, founded.id, "m".into(), None).await.unwrap(), moved);
 }
 
 #[tokio::test]
@@ -145,15 +147,15 @@ async fn resources_of_other_projects_are_403_and_unknown_ones_404() {
     let tenant = fixture.access(fixture.project("mine").await.id, &[]).await;
     let other = fixture.project("theirs").await.id;
     let (foreign, _) = fixture.key(other, &[]).await;
-    let settings = ProjectSettings { name: "x".into(), environment: None };
+    let rename = |id| fixture.projects.replace(&tenant, id, "x".into(), None);
     assert_eq!(error_fields(fixture.keys.get(&tenant, foreign.id).await).0, Code::ProjectMismatch);
     assert_eq!(error_fields(fixture.keys.revoke(&tenant, foreign.id).await).0, Code::ProjectMismatch);
-    assert_eq!(error_fields(fixture.projects.replace(&tenant, other, settings.clone()).await).0, Code::ProjectMismatch);
+    assert_eq!(error_fields(rename(other).await).0, Code::ProjectMismatch);
     let list = fixture.keys.list(&tenant, other, PageRequest::default()).await;
     assert_eq!(error_fields(list), (Code::ProjectMismatch, Some("project_id".into())));
     let (unknown_key, nothing) = (KeyId::from_bytes([1; 16]), ProjectId::from_bytes([1; 16]));
     assert_eq!(error_fields(fixture.keys.get(&tenant, unknown_key).await).0, Code::NotFound);
-    assert_eq!(error_fields(fixture.projects.replace(&tenant, nothing, settings).await).0, Code::NotFound);
+    assert_eq!(error_fields(rename(nothing).await).0, Code::NotFound);
     let created = fixture.keys.create(&fixture.admin, new_key(nothing, &[])).await;
     assert_eq!(error_fields(created), (Code::NotFound, Some("project_id".into())));
     let own = fixture.projects.list(&tenant, PageRequest::default()).await.unwrap();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use outpost::error::Code;
-use outpost::service::{Audit, AuditFilter, KeyPatch, PageRequest, Patch};
+use outpost::service::{Audit, AuditFilter, PageRequest, Patch};
 
 use super::fixture::{Fixture, error_fields, new_key};
 
@@ -103,8 +103,7 @@ async fn a_key_expires_on_time_and_ends_its_grace_period() {
     assert_eq!(fixture.code(&secret).await, Some(Code::ExpiredApiKey));
     assert_eq!(fixture.code(&old.unwrap()).await, Some(Code::RevokedApiKey));
     assert_eq!(error_fields(fixture.rotate(&key, 0).await).0, Code::Conflict);
-    let change = KeyPatch { name: "longer".into(), expires_at: Patch::Clear };
-    fixture.keys.update(&fixture.admin, key.id, change).await.unwrap();
+    fixture.keys.update(&fixture.admin, key.id, "longer".into(), Patch::Clear).await.unwrap();
     assert_eq!(fixture.code(&secret).await, None);
 }
 
@@ -125,8 +124,8 @@ async fn a_revoked_key_cannot_change_and_revoking_is_idempotent() {
     assert_eq!(fixture.keys.revoke(&fixture.admin, key.id).await.unwrap(), revoked);
     assert_eq!(fixture.code(&secret).await, Some(Code::RevokedApiKey));
     assert_eq!(error_fields(fixture.rotate(&key, 0).await).0, Code::Conflict);
-    let change = KeyPatch { name: "x".into(), expires_at: Patch::Keep };
-    assert_eq!(error_fields(fixture.keys.update(&fixture.admin, key.id, change).await).0, Code::Conflict);
+    let renamed = fixture.keys.update(&fixture.admin, key.id, "x".into(), Patch::Keep).await;
+    assert_eq!(error_fields(renamed).0, Code::Conflict);
 }
 
 #[tokio::test]

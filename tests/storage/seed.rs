@@ -16,14 +16,16 @@ use outpost::storage::files::{self, FileRecord};
 use outpost::storage::fine_tuning_checkpoints::{self, CheckpointRecord};
 use outpost::storage::fine_tuning_jobs::{self, HyperparametersRecord, JobEventRecord, JobRecord, SavedStateRecord};
 use outpost::storage::idempotency_keys::{self, IdempotencyRecord};
-use outpost::storage::keys::{self, KeyRecord};
+use outpost::storage::keys::{self, KeyFields, KeyRecord};
 use outpost::storage::limits::{self, LevelsRecord, LimitsRecord};
 use outpost::storage::projects::{self, ProjectRecord};
 use outpost::storage::quota_usage::{self, QuotaUsageRecord};
 use outpost::storage::response_steps::{self, ResponseStepsRecord};
 use outpost::storage::responses::{self, OpenResponseRecord, ResponseContentRecord, ResponseRecord};
 use outpost::storage::usage::{self, Amounts, Horizon, Outcome, SeriesRecord, UsageRecord};
-use outpost::storage::{Digest, NodeProcess, Store, WriteTx, latest_time, project_resources, stored_images};
+use outpost::storage::{
+    Digest, NodeProcess, Scope, Scopes, Store, WriteTx, latest_time, project_resources, stored_images,
+};
 
 use crate::fixture::{Clock, START};
 
@@ -136,14 +138,16 @@ impl Seed {
                 name: format!("key {at}"),
                 digest: Digest::from_bytes(digest),
                 previous: None,
-                scopes: 1,
-                models: Some(vec!["tiny".to_owned()]),
-                created_at: self.now,
-                updated_at: self.now,
-                expires_at: None,
-                revoked_at: (at == 1).then_some(self.now),
-                rotated_at: None,
-                redacted: "sk-…abcd".to_owned(),
+                fields: KeyFields {
+                    scopes: Scopes::from_iter([Scope::Admin]),
+                    models: Some(vec!["tiny".to_owned()]),
+                    created_at: self.now,
+                    updated_at: self.now,
+                    expires_at: None,
+                    revoked_at: (at == 1).then_some(self.now),
+                    rotated_at: None,
+                    redacted: "sk-…abcd".to_owned(),
+                },
             };
             keys::insert(tx, id, &record)?;
             keys::used(tx, id, self.now)?;

@@ -11,8 +11,9 @@ use crate::http::resource_ids::parse_project_id;
 use crate::http::response::{ApiResult, Head, List, Mount, Time};
 use crate::http::{Api, authentication::Caller};
 use crate::ids::KeyId;
+use crate::service::access::Scope;
 use crate::service::api_key_secret::Secret;
-use crate::service::keys::{Key, KeyPatch, NewKey, Rotation};
+use crate::service::keys::{Key, KeyFields, NewKey, Rotation};
 use crate::service::pagination::PageRequest;
 
 pub fn routes(config: &mut ServiceConfig) {
@@ -129,19 +130,21 @@ fn head(key: &Key, now: Timestamp) -> Head<KeyId> {
 }
 
 fn body(key: Key, mount: Mount) -> KeyBody {
+    let time = |at: Option<Timestamp>| at.map(|at| mount.time(at));
+    let KeyFields { scopes, models, created_at, updated_at, expires_at, revoked_at, rotated_at, redacted } = key.fields;
     KeyBody {
         name: key.name,
         project_id: key.project.to_string(),
-        scopes: key.scopes.iter().map(|scope| scope.as_str()).collect(),
-        models: key.models,
-        redacted_value: key.redacted,
-        created_at: mount.time(key.created_at),
-        updated_at: mount.time(key.updated_at),
-        expires_at: key.expires_at.map(|at| mount.time(at)),
-        revoked_at: key.revoked_at.map(|at| mount.time(at)),
-        rotated_at: key.rotated_at.map(|at| mount.time(at)),
-        previous_valid_until: key.previous_valid_until.map(|at| mount.time(at)),
-        last_used_at: key.last_used_at.map(|at| mount.time(at)),
+        scopes: scopes.iter().map(Scope::as_str).collect(),
+        models,
+        redacted_value: redacted,
+        created_at: mount.time(created_at),
+        updated_at: mount.time(updated_at),
+        expires_at: time(expires_at),
+        revoked_at: time(revoked_at),
+        rotated_at: time(rotated_at),
+        previous_valid_until: time(key.previous_valid_until),
+        last_used_at: time(key.last_used_at),
     }
 }
 
@@ -186,7 +189,8 @@ async fn list(caller: Caller, params: ApiParams<ListKeys>, api: web::Data<Api>) 
 #[get("/me")]
 async fn own(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
     let (key, project) = api.services.keys.own(&caller.access).await?;
-    let project = OwnProject { id: project.id.to_string(), name: project.name, environment: project.environment };
+    let project =
+        OwnProject { id: project.id.to_string(), name: project.record.name, environment: project.record.environment };
     let head = head(&key, api.clock_rng.now());
     caller.reply(head, OwnKeyBody { key: body(key, caller.mount), project })
 }
@@ -216,8 +220,7 @@ async fn rotate(id: ApiPath<KeyId>, sent: IdempotentJson<RotateKey>, api: web::D
 #[patch("/api-keys/{api_key_id}")]
 async fn update(id: ApiPath<KeyId>, sent: IdempotentJson<UpdateKey>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: UpdateKey { name, expires_at } } = sent;
-    let change = KeyPatch { name, expires_at: expires_at.into() };
-    let key = api.services.keys.update(&caller.access, id.0, change).await?;
+    let key = api.services.keys.update(&caller.access, id.0, name, expires_at.into()).await?;
     reply(&caller, &api, key)
 }
 

@@ -317,5 +317,5 @@ async fn access(caller: &Caller, api: &Api, project_id: &str) -> Result<ModelAcc
         Code::NotFound => Error::not_found("project", id).param("project_id"),
         _ => error.param("project_id"),
     })?;
-    Ok(ModelAccess { project_id: id.to_string(), allowed: project.archived_at.is_none() })
+    Ok(ModelAccess { project_id: id.to_string(), allowed: project.record.archived_at.is_none() })
 }

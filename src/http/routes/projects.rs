@@ -14,7 +14,7 @@ use crate::http::{
     page_params::Paging,
 };
 use crate::ids::ProjectId;
-use crate::service::projects::{NewProject, Project, ProjectSettings};
+use crate::service::projects::{NewProject, Project, ProjectRecord};
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(create).service(list).service(get).service(replace).service(archive);
@@ -55,18 +55,19 @@ pub struct ProjectBody {
 }
 
 fn head(project: &Project) -> Head<ProjectId> {
-    let state = if project.archived_at.is_some() { "archived" } else { "active" };
+    let state = if project.record.archived_at.is_some() { "archived" } else { "active" };
     Head { id: project.id, object: "organization.project", state: Some(state) }
 }
 
 fn body(project: Project, mount: Mount) -> ProjectBody {
+    let ProjectRecord { name, environment, metadata, created_at, updated_at, archived_at } = project.record;
     ProjectBody {
-        name: project.name,
-        environment: project.environment,
-        metadata: project.metadata.and_then(|text| RawValue::from_string(text).ok()),
-        created_at: mount.time(project.created_at),
-        updated_at: mount.time(project.updated_at),
-        archived_at: project.archived_at.map(|at| mount.time(at)),
+        name,
+        environment,
+        metadata: metadata.and_then(|text| RawValue::from_string(text).ok()),
+        created_at: mount.time(created_at),
+        updated_at: mount.time(updated_at),
+        archived_at: archived_at.map(|at| mount.time(at)),
     }
 }
 
@@ -111,7 +112,7 @@ async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> Api
 #[put("/projects/{project_id}")]
 async fn replace(id: ApiPath<ProjectId>, sent: IdempotentJson<ReplaceProject>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: ReplaceProject { name, environment } } = sent;
-    let project = api.services.projects.replace(&caller.access, id.0, ProjectSettings { name, environment }).await?;
+    let project = api.services.projects.replace(&caller.access, id.0, name, environment).await?;
     reply(&caller, project)
 }
 

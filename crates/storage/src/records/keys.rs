@@ -9,6 +9,7 @@ use crate::codec::{self, Record};
 use crate::error::Result;
 use crate::ids::{KeyId, ProjectId};
 use crate::pepper::Digest;
+use crate::scopes::Scopes;
 use crate::tables::{KEY_USES, KEYS, KEYS_BY_PROJECT, Table};
 use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
@@ -20,8 +21,13 @@ pub struct KeyRecord {
     pub digest: Digest,
     /// The secret before the last rotation.
     pub previous: Option<PreviousSecret>,
-    /// The service's scopes as bits.
-    pub scopes: u8,
+    pub fields: KeyFields,
+}
+
+/// What every view of a key shows beside its project and name: nothing that authenticates.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyFields {
+    pub scopes: Scopes,
     /// Models that the key may call; absent means all.
     pub models: Option<Vec<String>>,
     pub created_at: Timestamp,

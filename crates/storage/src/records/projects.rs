@@ -9,7 +9,7 @@ use crate::tables::{PROJECTS, Table};
 use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProjectRecord {
     pub name: String,
     pub environment: Option<String>,
