@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::Instant;
 
+use outpost_testing::needs_postgres;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -43,6 +44,7 @@ fn wait_for_limit(server: &Server, project: &str, key: &str, limit: &str) {
 
 #[test]
 fn two_nodes_admit_together_what_one_would() {
+    needs_postgres!();
     const RATE: f64 = 10.0;
     const BURST: f64 = 20.0;
     let servers = Database::new().serve_two(&TinyModel::default());
@@ -85,6 +87,7 @@ fn two_nodes_admit_together_what_one_would() {
 
 #[test]
 fn a_changed_limit_holds_on_both_nodes_and_a_restart_of_both_refills_nothing() {
+    needs_postgres!();
     let database = Database::new();
     let [first, second] = database.serve_two(&TinyModel::default());
     let (project, _, key) = first.tenant("t");

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use outpost_testing::needs_postgres;
 use reqwest::Method;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -124,6 +125,7 @@ fn wrong_options_of_a_first_start_can_be_corrected() {
 
 #[test]
 fn wrong_options_of_a_first_start_with_a_database_can_be_corrected() {
+    needs_postgres!();
     assert_options_can_be_corrected(true);
 }
 
@@ -169,11 +171,13 @@ fn a_first_start_that_could_not_write_its_files_can_be_repeated() {
 
 #[test]
 fn a_first_start_with_a_database_that_could_not_write_its_files_can_be_repeated() {
+    needs_postgres!();
     assert_files_can_be_corrected(true);
 }
 
 #[test]
 fn a_folder_keeps_the_secrets_of_a_database_whose_first_start_failed() {
+    needs_postgres!();
     let (folder, store) = new_place(true);
     let arguments = [&["--listen", "127.0.0.1:0", "--keyless-project", "nope"], &texts(&store)[..]].concat();
     assert_fails(folder.path(), &arguments, "the first start creates the project 'default'");
@@ -209,5 +213,6 @@ fn a_first_start_that_was_killed_can_be_repeated() {
 
 #[test]
 fn a_first_start_with_a_database_that_was_killed_can_be_repeated() {
+    needs_postgres!();
     assert_kills_do_no_harm(true);
 }

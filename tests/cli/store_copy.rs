@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use outpost_testing::needs_postgres;
 use reqwest::Method;
 use serde_json::json;
 use tempfile::TempDir;
@@ -90,6 +91,7 @@ fn cut_and_run_again(folder: &Path, arguments: &[&str], target: &str, whole: u64
 
 #[test]
 fn a_folder_with_a_part_of_a_copy_is_refused_until_the_copy_is_run_again() {
+    needs_postgres!();
     let folder = stopped();
     let database = shared().socket_url(&shared().new_database());
     assert!(run(folder.path(), &copy("data", &database)).status.success());
@@ -141,6 +143,7 @@ fn has_rows(url: &str, table: &str) -> bool {
 
 #[test]
 fn a_database_with_a_part_of_a_copy_is_refused_until_the_copy_is_run_again() {
+    needs_postgres!();
     let folder = stopped();
     let database = shared().new_database();
     let url = shared().socket_url(&database);

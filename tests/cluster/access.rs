@@ -1,5 +1,6 @@
 //! A change on one server holds on the others.
 
+use outpost_testing::needs_postgres;
 use reqwest::Method;
 use serde_json::json;
 
@@ -24,6 +25,7 @@ fn status(server: &Server, key: &str) -> u16 {
 
 #[test]
 fn a_key_works_on_every_server_until_any_of_them_ends_it() {
+    needs_postgres!();
     let database = Database::new();
     let [a, b] = two_servers(&database);
     let (_, id, key) = a.tenant("t");
@@ -50,6 +52,7 @@ fn a_key_works_on_every_server_until_any_of_them_ends_it() {
 
 #[test]
 fn usage_on_all_servers_is_reported_by_each() {
+    needs_postgres!();
     let database = Database::new();
     let [a, b] = two_servers(&database);
     let (project, _, key) = a.tenant("t");

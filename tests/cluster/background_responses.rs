@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use outpost_testing::needs_postgres;
 use serde_json::{Value, json};
 
 use crate::database::Database;
@@ -22,6 +23,7 @@ fn path(response: &Value) -> String {
 
 #[test]
 fn a_response_is_generated_once_and_cancelled_on_another_server() {
+    needs_postgres!();
     let (database, model) = (Database::new(), slow_model());
     let a = database.serve("a", &model);
     let response = begin(&a);
@@ -44,6 +46,7 @@ fn a_response_is_generated_once_and_cancelled_on_another_server() {
 
 #[test]
 fn a_response_of_a_stopped_server_is_generated_by_another() {
+    needs_postgres!();
     let (database, model) = (Database::new(), slow_model());
     let a = database.serve("a", &model);
     let response = begin(&a);

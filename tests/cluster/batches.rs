@@ -5,6 +5,7 @@ use std::time::Duration;
 use outpost::ids::BatchId;
 use outpost::storage::WriteTx;
 use outpost::storage::work_leases::{self, Work};
+use outpost_testing::needs_postgres;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -48,6 +49,7 @@ fn outcomes(server: &Server, project: &str) -> Value {
 
 #[test]
 fn a_batch_of_a_killed_server_is_finished_by_another_with_every_request_once() {
+    needs_postgres!();
     let (database, model) = (Database::new(), TinyModel::default());
     let a = database.serve("a", &model);
     let (project, _, key) = a.tenant("batches");
@@ -88,6 +90,7 @@ fn a_batch_of_a_killed_server_is_finished_by_another_with_every_request_once() {
 
 #[test]
 fn a_server_that_has_lost_a_batch_drops_it_without_a_trace() {
+    needs_postgres!();
     let database = Database::new();
     let a = database.serve("a", &slow_model());
     let (project, _, key) = a.tenant("batches");
@@ -113,6 +116,7 @@ fn a_server_that_has_lost_a_batch_drops_it_without_a_trace() {
 
 #[test]
 fn a_batch_that_another_server_runs_can_be_cancelled() {
+    needs_postgres!();
     let (database, model) = (Database::new(), slow_model());
     let a = database.serve("a", &model);
     let file = upload(&a, &a.admin, "batch", &lines(2, 7000));

@@ -1,5 +1,6 @@
 //! A job is trained by a server that has its model.
 
+use outpost_testing::needs_postgres;
 use serde_json::{Value, json};
 
 use crate::database::Database;
@@ -39,6 +40,7 @@ fn messages(server: &Server, job: &Value) -> Vec<String> {
 
 #[test]
 fn a_server_without_the_model_leaves_a_job_to_one_that_has_it() {
+    needs_postgres!();
     let (database, model) = (Database::new(), TinyModel::default());
     let a = database.serve("a", &model);
     let job = create(&a, 500, 50);
@@ -64,6 +66,7 @@ fn a_server_without_the_model_leaves_a_job_to_one_that_has_it() {
 
 #[test]
 fn a_job_goes_on_where_another_server_has_stopped() {
+    needs_postgres!();
     let (database, model) = (Database::new(), TinyModel::default());
     let a = database.serve("a", &model);
     let job = create(&a, 500, 50);

@@ -8,6 +8,7 @@ use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::service::maintenance::Maintenance;
 use outpost::storage::WriteTx;
 use outpost::storage::idempotency_keys::{self, IdempotencyRecord, RETENTION};
+use outpost_testing::needs_postgres;
 
 use crate::database::Database;
 use crate::wait::until;
@@ -17,6 +18,7 @@ const INDEX: &str = "SELECT count(*) FROM outpost_idempotency_keys_by_age";
 
 #[test]
 fn one_process_removes_expired_idempotency_keys_and_another_one_when_that_has_stopped() {
+    needs_postgres!();
     let database = Database::new();
     let ([a, b], _folders) = database.open_two_stores();
     let clock: Arc<dyn ClockRng> = Arc::new(SystemClockRng::new());

@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
+use outpost_testing::needs_postgres;
 use serde_json::Value;
 
 use crate::database::Database;
@@ -35,6 +36,7 @@ fn begin(address: &str, key: &str) -> TcpStream {
 
 #[test]
 fn an_upload_goes_on_while_another_server_starts() {
+    needs_postgres!();
     let (database, model) = (Database::new(), TinyModel::default());
     let a = database.serve("a", &model);
     let mut upload = begin(&a.address.to_string(), &a.admin);
@@ -58,6 +60,7 @@ fn an_upload_goes_on_while_another_server_starts() {
 
 #[test]
 fn the_upload_of_a_killed_server_is_removed() {
+    needs_postgres!();
     let (database, model) = (Database::new(), TinyModel::default());
     let a = database.serve("a", &model);
     let (other, _folder) = database.open("other");

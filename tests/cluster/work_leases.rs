@@ -7,6 +7,7 @@ use outpost::error::Result;
 use outpost::ids::BatchId;
 use outpost::storage::work_leases::{self, Work};
 use outpost::storage::{NodeProcess, Peers, Store, StoreSettings, WriteTx};
+use outpost_testing::needs_postgres;
 
 use crate::database::Database;
 use crate::wait::until;
@@ -37,6 +38,7 @@ fn available(store: &Store, peers: &Peers) -> Vec<Work> {
 
 #[test]
 fn one_of_two_processes_has_the_work_and_the_other_gets_it_when_it_is_given_up() {
+    needs_postgres!();
     let database = Database::new();
     let ([a, b], _folders) = database.open_two_stores();
     until(|| "the processes see each other", || [&a, &b].iter().all(|store| store.cluster().unwrap().alive() == 2));
@@ -55,6 +57,7 @@ fn one_of_two_processes_has_the_work_and_the_other_gets_it_when_it_is_given_up()
 
 #[test]
 fn work_that_was_taken_over_has_no_effect_any_more() {
+    needs_postgres!();
     let database = Database::new();
     let ([a, b], _folders) = database.open_two_stores();
     assert!(claim(&a));
@@ -70,6 +73,7 @@ fn work_that_was_taken_over_has_no_effect_any_more() {
 
 #[test]
 fn two_processes_that_claim_at_once_do_not_both_get_the_work() {
+    needs_postgres!();
     let database = Database::new();
     let ([a, b], _folders) = database.open_two_stores();
     until(|| "the processes see each other", || [&a, &b].iter().all(|store| store.cluster().unwrap().alive() == 2));
@@ -87,6 +91,7 @@ fn two_processes_that_claim_at_once_do_not_both_get_the_work() {
 
 #[test]
 fn the_work_of_a_process_that_has_stopped_is_free_at_once_and_its_leases_are_removed() {
+    needs_postgres!();
     let database = Database::new();
     let ([a, b], _folders) = database.open_two_stores();
     until(|| "the processes see each other", || [&a, &b].iter().all(|store| store.cluster().unwrap().alive() == 2));

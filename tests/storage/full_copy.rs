@@ -6,6 +6,7 @@ use std::path::Path;
 use outpost::app::SystemClockRng;
 use outpost::clock_rng::ClockRng as _;
 use outpost::storage::{Store, StorePlace, check, copy_store};
+use outpost_testing::needs_postgres;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableHandle as _};
 use tempfile::TempDir;
 
@@ -115,6 +116,7 @@ async fn copy_there_and_back(projects: usize) -> (u64, Vec<(&'static str, u128)>
 
 #[tokio::test(flavor = "multi_thread")]
 async fn records_of_every_kind_are_the_same_after_a_copy_there_and_back() {
+    needs_postgres!();
     copy_there_and_back(8).await;
 }
 
@@ -122,6 +124,7 @@ async fn records_of_every_kind_are_the_same_after_a_copy_there_and_back() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes a minute or more"]
 async fn a_hundred_thousand_records_are_the_same_after_a_copy_there_and_back() {
+    needs_postgres!();
     let (records, times) = copy_there_and_back(100_000 / seed::RECORDS_PER_PROJECT + 1).await;
     println!("{records} records: {times:?}");
 }

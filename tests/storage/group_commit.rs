@@ -8,6 +8,7 @@ use outpost::error::{Code, Error, Result};
 use outpost::ids::ProjectId;
 use outpost::storage::projects::{self, ProjectRecord};
 use outpost::storage::{OpenError, Store, WriteTx};
+use outpost_testing::needs_postgres;
 
 use super::fixture::{Clock, dir, settings};
 use crate::database::Database;
@@ -138,6 +139,7 @@ async fn a_second_open_gets_a_lock_error_and_shutdown_frees_the_folder() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn over_postgresql_a_shutdown_frees_the_folder_although_reads_have_not_ended() {
+    needs_postgres!();
     let database = Database::new();
     let dir = dir();
     let open = || Store::open_postgres(settings(dir.path()), &database.location("a"), Clock::new());

@@ -10,6 +10,7 @@ use outpost::service::responses::{
     BackgroundRequest, Chain, ChainLink, GenerationParts, GenerationProgress, Responses, StoredResponse,
 };
 use outpost::storage::Store;
+use outpost_testing::needs_postgres;
 use tempfile::TempDir;
 
 use crate::database::Database;
@@ -64,6 +65,7 @@ fn texts(parts: &[&str]) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_node_reads_the_parts_of_a_generation() {
+    needs_postgres!();
     let Nodes { fixture, access, one, two, second, .. } = nodes().await;
     let id = queued(&one, &access, &fixture.clock).await;
     assert!(matches!(two.progress(id, None, 0).await.unwrap(), GenerationProgress::Waiting));
@@ -129,6 +131,7 @@ async fn another_node_reads_the_parts_of_a_generation() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_generation_of_a_node_that_has_stopped_is_interrupted() {
+    needs_postgres!();
     let Nodes { fixture, access, one, two, second, .. } = nodes().await;
     let id = queued(&one, &access, &fixture.clock).await;
     assert!(one.claim(id).await.unwrap());

@@ -11,6 +11,7 @@ use outpost::service::limits::{Limits, LimitsPatch, RatesPatch};
 use outpost::service::patch::Patch;
 use outpost::service::usage::{Meter, Outcome};
 use outpost::storage::Store;
+use outpost_testing::needs_postgres;
 use tempfile::TempDir;
 
 use crate::database::Database;
@@ -105,6 +106,7 @@ impl Nodes {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_nodes_admit_together_what_one_would() {
+    needs_postgres!();
     const STEPS: u64 = 40;
     let nodes = Nodes::start().await;
     nodes.set_requests(6000, 300).await;
@@ -130,6 +132,7 @@ async fn two_nodes_admit_together_what_one_would() {
 
 #[tokio::test]
 async fn a_debt_of_one_node_is_seen_on_the_other() {
+    needs_postgres!();
     let nodes = Nodes::start().await;
     let [first, second] = &nodes.nodes;
     nodes.set(RatesPatch { tokens_per_minute: Patch::Set(600), ..RatesPatch::default() }).await;
@@ -145,6 +148,7 @@ async fn a_debt_of_one_node_is_seen_on_the_other() {
 
 #[tokio::test]
 async fn a_changed_limit_holds_on_both_and_adds_nothing() {
+    needs_postgres!();
     let nodes = Nodes::start().await;
     nodes.set_requests(60, 20).await;
     nodes.wait_for_limit(60).await;
@@ -163,6 +167,7 @@ async fn a_changed_limit_holds_on_both_and_adds_nothing() {
 
 #[tokio::test]
 async fn a_budget_counts_the_tokens_of_all_nodes() {
+    needs_postgres!();
     let nodes = Nodes::start().await;
     let [first, second] = &nodes.nodes;
     nodes.set(RatesPatch { token_budget: Patch::Set(1000), ..RatesPatch::default() }).await;
@@ -183,6 +188,7 @@ async fn a_budget_counts_the_tokens_of_all_nodes() {
 
 #[tokio::test]
 async fn a_restart_of_all_nodes_refills_nothing() {
+    needs_postgres!();
     let nodes = Nodes::start().await;
     nodes.set_requests(2, 4).await;
     nodes.wait_for_limit(2).await;

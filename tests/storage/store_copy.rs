@@ -8,6 +8,7 @@ use outpost::storage::content_chunks::{self, Chunk};
 use outpost::storage::{
     OpenError, PostgresLocation, PostgresOpenError, Store, StoreCopyError, StorePlace, WriteTx, check, copy_store,
 };
+use outpost_testing::needs_postgres;
 
 use crate::database::Database;
 use crate::fixture::{Clock, Fixture, dir, settings};
@@ -57,6 +58,7 @@ async fn stopped() -> Fixture {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_a_copy_has_every_record() {
+    needs_postgres!();
     let Fixture { dir: source, clock, store, keys, projects, first, _dir, .. } = stopped().await;
     drop((keys, projects, store));
     let database = Database::new().location("one");
@@ -91,6 +93,7 @@ async fn a_copy_of_a_copy_has_every_record() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_overwrites_nothing_and_needs_the_pepper() {
+    needs_postgres!();
     let fixture = stopped().await;
     let (source, database) = (&fixture.dir, Database::new().location("one"));
     copy_store(&folder(source), &postgres(&database), source).unwrap();
@@ -115,6 +118,7 @@ async fn a_copy_overwrites_nothing_and_needs_the_pepper() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_with_a_part_of_a_copy_is_no_store_until_the_copy_is_run_again() {
+    needs_postgres!();
     let fixture = stopped().await;
     let (source, shared) = (&fixture.dir, Database::new());
     let database = shared.location("one");
@@ -148,6 +152,7 @@ async fn a_database_with_a_part_of_a_copy_is_no_store_until_the_copy_is_run_agai
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_without_a_layout_are_no_store() {
+    needs_postgres!();
     let fixture = stopped().await;
     let (shared, node) = (Database::new(), dir());
     let database = shared.location("one");
@@ -175,6 +180,7 @@ async fn rows_without_a_layout_are_no_store() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_that_starts_over_ends_the_one_that_still_runs() {
+    needs_postgres!();
     let fixture = stopped().await;
     let (source, shared) = (fixture.dir.clone(), Database::new());
     let database = shared.location("one");
@@ -214,6 +220,7 @@ async fn is_paused(database: &Database) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_share_a_database_and_a_restart_takes_over() {
+    needs_postgres!();
     let (database, clock) = (Database::new(), Clock::new());
     let (store, _first) = database.open_store("one", clock.clone());
     let (other, _second) = database.open_store("two", clock.clone());

@@ -1,12 +1,13 @@
 //! A PostgreSQL server for tests. Its data is in a temporary folder, and it ends with the process that started it.
 
 use std::fs;
+use std::io::{self, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -31,6 +32,40 @@ kill $watcher 2>/dev/null
 [ -z "$REMOVE_AT_END" ] || rm -rf "$REMOVE_AT_END"
 exit $status
 "#;
+
+/// What to do where the tests find no PostgreSQL.
+const NOT_INSTALLED: &str =
+    "PostgreSQL is not installed, and some tests need it. Install it: apt-get install postgresql";
+
+/// With this variable, a test that needs PostgreSQL fails where it is not installed. Without it, the test is skipped.
+const REQUIRED: &str = "OUTPOST_TEST_REQUIRE_POSTGRES";
+
+/// Returns from a test that needs PostgreSQL where that is not installed. The test then counts as passed, because
+/// Rust's test harness cannot skip tests while it runs. See [`is_installed`](postgres::is_installed).
+#[macro_export]
+macro_rules! needs_postgres {
+    () => {
+        if !$crate::postgres::is_installed() {
+            return;
+        }
+    };
+}
+
+/// True if tests can start a server. If not, says once per process that they are skipped.
+///
+/// # Panics
+///
+/// If PostgreSQL is not installed, but the variable `OUTPOST_TEST_REQUIRE_POSTGRES` is set.
+pub fn is_installed() -> bool {
+    static SAID: Once = Once::new();
+    let is_installed = binaries().is_some();
+    if !is_installed {
+        assert!(std::env::var_os(REQUIRED).is_none(), "{NOT_INSTALLED}");
+        // Written as such, because the harness captures what a test prints.
+        SAID.call_once(|| drop(writeln!(io::stderr(), "{NOT_INSTALLED}. They are skipped.")));
+    }
+    is_installed
+}
 
 /// A server that belongs to one test.
 pub struct PostgresServer {
@@ -59,7 +94,7 @@ impl PostgresServer {
 
     fn create(folder: PathBuf, temporary: Option<TempDir>) -> Self {
         give_away(&folder);
-        let mut init = unprivileged(&binaries().join("initdb"));
+        let mut init = unprivileged(&program("initdb"));
         init.arg("-D").arg(folder.join("data")).args(["-U", USER, "--auth-local=trust", "--auth-host=scram-sha-256"]);
         init.args(["--no-sync", "--no-instructions", "--locale=C", "--encoding=UTF8"]).current_dir(&folder);
         let made = init.output().unwrap();
@@ -87,7 +122,7 @@ impl PostgresServer {
         if self.port == 0 {
             self.port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         }
-        let server = unprivileged(&binaries().join("postgres"));
+        let server = unprivileged(&program("postgres"));
         let mut keeper = Command::new("sh");
         keeper.args(["-c", KEEPER, "sh"]).arg(server.get_program()).args(server.get_args());
         keeper.arg("-D").arg(self.folder.join("data")).arg("-k").arg(&self.folder).arg("-p").arg(self.port.to_string());
@@ -188,8 +223,12 @@ fn block_on<T: Send>(future: impl Future<Output = T> + Send) -> T {
     std::thread::scope(|scope| scope.spawn(run).join().unwrap())
 }
 
+fn program(name: &str) -> PathBuf {
+    binaries().expect(NOT_INSTALLED).join(name)
+}
+
 /// The folder with `initdb` and `postgres`: from the path, or of the newest version that Debian has installed.
-fn binaries() -> PathBuf {
+fn binaries() -> Option<PathBuf> {
     let is_complete = |folder: &PathBuf| folder.join("initdb").exists() && folder.join("postgres").exists();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let version = |folder: &PathBuf| folder.file_name()?.to_str()?.parse::<u32>().ok();
@@ -198,8 +237,7 @@ fn binaries() -> PathBuf {
     let mut versions: Vec<PathBuf> = versions.filter(|folder| version(folder).is_some()).collect();
     versions.sort_by_key(version);
     let installed = versions.iter().rev().map(|folder| folder.join("bin"));
-    let found = std::env::split_paths(&path).chain(installed).find(is_complete);
-    found.expect("PostgreSQL is not installed, and these tests need it. Install it: apt-get install postgresql")
+    std::env::split_paths(&path).chain(installed).find(is_complete)
 }
 
 fn is_root() -> bool {

@@ -1,5 +1,7 @@
 //! A commit happens once or not at all, and its outcome is told truthfully.
 
+use outpost_testing::needs_postgres;
+
 use super::super::connection::{Connection, Request};
 use super::super::connector::Connector;
 use super::super::error::PostgresError;
@@ -18,6 +20,7 @@ async fn terminate(connection: &mut Connection, backend: i64) {
 
 #[test]
 fn transactions_that_read_what_the_other_writes_conflict() {
+    needs_postgres!();
     let database = Database::new();
     let (mut first, mut second) = (database.register("a"), database.register("b"));
     let (mut one, mut two) = (database.connect(), database.connect());
@@ -38,6 +41,7 @@ fn transactions_that_read_what_the_other_writes_conflict() {
 
 #[test]
 fn two_transactions_of_a_node_conflict_on_its_row() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     let (mut one, mut two) = (database.connect(), database.connect());
@@ -55,6 +59,7 @@ fn two_transactions_of_a_node_conflict_on_its_row() {
 
 #[test]
 fn a_group_writes_to_all_tables_in_one_commit() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     let rows: Vec<_> = tables::ALL.iter().map(|table| (*table, b"k".as_slice(), Some(b"v".as_slice()))).collect();
@@ -70,6 +75,7 @@ fn a_group_writes_to_all_tables_in_one_commit() {
 
 #[test]
 fn a_commit_of_an_aborted_transaction_is_not_taken_for_a_commit() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     database.run(async |connection| {
@@ -91,6 +97,7 @@ fn a_commit_of_an_aborted_transaction_is_not_taken_for_a_commit() {
 
 #[test]
 fn a_step_out_of_order_is_refused() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     database.run(async |connection| {
@@ -104,6 +111,7 @@ fn a_step_out_of_order_is_refused() {
 
 #[test]
 fn a_fenced_node_cannot_begin_or_settle() {
+    needs_postgres!();
     let database = Database::new();
     let mut old = database.register("a");
     let mut new = database.register("a");
@@ -117,6 +125,7 @@ fn a_fenced_node_cannot_begin_or_settle() {
 
 #[test]
 fn a_takeover_waits_for_a_transaction_that_has_begun() {
+    needs_postgres!();
     let database = Database::new();
     let mut old = database.register("a");
     let mut connection = database.connect();
@@ -143,6 +152,7 @@ fn a_takeover_waits_for_a_transaction_that_has_begun() {
 
 #[test]
 fn a_connection_lost_before_commit_has_written_nothing() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     let (mut writer, mut other) = (database.connect(), database.connect());
@@ -161,6 +171,7 @@ fn a_connection_lost_before_commit_has_written_nothing() {
 
 #[test]
 fn a_connection_lost_while_a_commit_waits_has_written_nothing() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     database.write(&mut node, &[(KEYS, b"k", Some(b"old"))]);
@@ -212,6 +223,7 @@ fn commit_through(cut: Cut) -> (Database, Settled, i64) {
 
 #[test]
 fn a_commit_that_did_not_reach_the_server_is_settled_as_not_committed() {
+    needs_postgres!();
     let (database, settled, seq) = commit_through(Cut::BeforeCommit);
     assert_eq!((settled, seq), (Settled::NotCommitted, 0));
     assert_eq!(stored(&database, MESSAGES, b"m"), None);
@@ -219,6 +231,7 @@ fn a_commit_that_did_not_reach_the_server_is_settled_as_not_committed() {
 
 #[test]
 fn a_commit_whose_answer_was_lost_is_settled_as_committed() {
+    needs_postgres!();
     let (database, settled, seq) = commit_through(Cut::AfterCommit);
     assert_eq!((settled, seq), (Settled::Committed, 1));
     assert_eq!(stored(&database, MESSAGES, b"m").unwrap(), b"1");

@@ -14,6 +14,7 @@ use crate::exchanges::{ExchangeQueue, RowExchange};
 use crate::remote::Availability;
 use crate::tables::{LEVELS, MESSAGES, Table};
 use outpost_common::clock_rng::Timestamp;
+use outpost_testing::needs_postgres;
 
 /// Adds one to a number.
 struct Increment {
@@ -93,6 +94,7 @@ fn number(database: &Database, table: Table, key: &[u8]) -> u64 {
 
 #[test]
 fn exchanges_of_several_nodes_add_up() {
+    needs_postgres!();
     const ROUNDS: usize = 60;
     let database = Database::new();
     let nodes = [0, 1, 2].map(|_| Node::new(&database, &database.connector));
@@ -123,6 +125,7 @@ fn exchanges_of_several_nodes_add_up() {
 
 #[test]
 fn exchanges_of_one_row_see_each_other_and_the_databases_clock() {
+    needs_postgres!();
     let database = Database::new();
     let node = Node::new(&database, &database.connector);
     for _ in 0..10 {
@@ -142,6 +145,7 @@ fn exchanges_of_one_row_see_each_other_and_the_databases_clock() {
 
 #[test]
 fn a_row_that_another_node_inserts_meanwhile_is_read_first() {
+    needs_postgres!();
     let database = Database::new();
     let node = Node::new(&database, &database.connector);
     // The row is there, but not committed.
@@ -173,6 +177,7 @@ fn a_row_that_another_node_inserts_meanwhile_is_read_first() {
 
 #[test]
 fn a_database_that_does_not_answer_fails_the_exchange_and_is_asked_again() {
+    needs_postgres!();
     let database = Database::new();
     let proxy = Proxy::start(shared().port(), Cut::Never);
     let url = format!("postgres://outpost@127.0.0.1:{}/{}", proxy.port(), database.name);
@@ -193,6 +198,7 @@ fn a_database_that_does_not_answer_fails_the_exchange_and_is_asked_again() {
 
 #[test]
 fn a_node_that_was_replaced_or_has_stopped_exchanges_nothing() {
+    needs_postgres!();
     let database = Database::new();
     let node = Node::new(&database, &database.connector);
     node.availability.fence();

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use outpost_testing::needs_postgres;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -104,6 +105,7 @@ fn change(database: &Database, node: &mut Node, changes: &[Change]) {
 
 #[test]
 fn the_heartbeat_is_renewed_until_another_process_takes_over() {
+    needs_postgres!();
     let database = Database::new();
     let first = database.register("a");
     // Without renewal it would be too old at once.
@@ -116,6 +118,7 @@ fn the_heartbeat_is_renewed_until_another_process_takes_over() {
 
 #[test]
 fn a_node_hears_what_others_change() {
+    needs_postgres!();
     let database = Database::new();
     let (first, mut second) = (database.register("a"), database.register("b"));
     change(&database, &mut second, &[(KEYS, b"before".to_vec())]);
@@ -137,6 +140,7 @@ fn a_node_hears_what_others_change() {
 
 #[test]
 fn a_node_hears_of_more_changes_than_it_reads_at_once() {
+    needs_postgres!();
     let database = Database::new();
     let (first, mut second) = (database.register("a"), database.register("b"));
     let running = start(&database, database.connector.clone(), &first);
@@ -149,6 +153,7 @@ fn a_node_hears_of_more_changes_than_it_reads_at_once() {
 
 #[test]
 fn a_process_is_dead_when_its_heartbeat_has_ended() {
+    needs_postgres!();
     let database = Database::new();
     let (first, second) = (database.register("a"), database.register("b"));
     let running = start(&database, database.connector.clone(), &first);
@@ -163,6 +168,7 @@ fn a_process_is_dead_when_its_heartbeat_has_ended() {
 
 #[test]
 fn reads_end_soon_when_the_database_does_not_answer_any_more() {
+    needs_postgres!();
     let database = Database::new();
     let node = database.register("a");
     let proxy = Proxy::start(shared().port(), Cut::Never);
@@ -182,6 +188,7 @@ fn reads_end_soon_when_the_database_does_not_answer_any_more() {
 
 #[test]
 fn after_a_restart_of_the_database_it_goes_on() {
+    needs_postgres!();
     let mut server = PostgresServer::start();
     let database = Database::on(&server);
     let (first, mut second) = (database.register("a"), database.register("b"));

@@ -1,5 +1,7 @@
 //! The registration of nodes.
 
+use outpost_testing::needs_postgres;
+
 use super::super::error::{PostgresError, PostgresOpenError};
 use super::super::node;
 use super::super::turn::Turns;
@@ -13,6 +15,7 @@ fn try_register(database: &Database, name: &str) -> Result<super::Node, Postgres
 
 #[test]
 fn nodes_have_numbers_of_their_own() {
+    needs_postgres!();
     let database = Database::new();
     let nodes = [database.register("first"), database.register("second")];
     assert_eq!(nodes.each_ref().map(|node| (node.number, node.epoch, node.seq)), [(1, 1, 0), (2, 1, 0)]);
@@ -28,6 +31,7 @@ fn nodes_have_numbers_of_their_own() {
 
 #[test]
 fn a_new_name_gets_the_number_of_a_node_that_has_left() {
+    needs_postgres!();
     let database = Database::new();
     let (first, second) = (database.register("first"), database.register("second"));
     database.run(async |connection| node::leave(connection, &first).await.unwrap());
@@ -39,6 +43,7 @@ fn a_new_name_gets_the_number_of_a_node_that_has_left() {
 
 #[test]
 fn a_node_keeps_its_number_while_it_is_silent_for_less_than_a_day() {
+    needs_postgres!();
     let database = Database::new();
     let silent = database.register("silent");
     shared().execute(&database.name, "UPDATE outpost_heartbeats SET until_ms = until_ms - 86300000");
@@ -58,6 +63,7 @@ fn a_node_keeps_its_number_while_it_is_silent_for_less_than_a_day() {
 
 #[test]
 fn the_same_name_continues_with_its_sequence_number() {
+    needs_postgres!();
     let database = Database::new();
     let mut first = database.register("a");
     database.write(&mut first, &[]);
@@ -67,6 +73,7 @@ fn the_same_name_continues_with_its_sequence_number() {
 
 #[test]
 fn nodes_that_start_at_once_get_different_numbers() {
+    needs_postgres!();
     let database = Database::new();
     let start = |name: &'static str| {
         let connector = database.connector.clone();
@@ -83,6 +90,7 @@ fn nodes_that_start_at_once_get_different_numbers() {
 
 #[test]
 fn a_name_must_be_printable_and_short() {
+    needs_postgres!();
     let database = Database::new();
     for name in ["", "a\nb", &"n".repeat(201)] {
         assert!(matches!(try_register(&database, name), Err(PostgresOpenError::BadNodeName(_))));

@@ -3,6 +3,8 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 
+use outpost_testing::needs_postgres;
+
 use super::super::connector::Connector;
 use super::super::error::{PostgresError, PostgresOpenError};
 use super::super::schema;
@@ -23,6 +25,7 @@ fn refusal(url: &str, password: Option<&str>) -> String {
 
 #[test]
 fn a_wrong_or_missing_password_is_refused() {
+    needs_postgres!();
     let url = shared().tcp_url("127.0.0.1", "postgres");
     for password in [Some("wrong"), None] {
         let reason = refusal(&url, password);
@@ -35,18 +38,21 @@ fn a_wrong_or_missing_password_is_refused() {
 
 #[test]
 fn a_missing_database_is_refused() {
+    needs_postgres!();
     let reason = refusal(&shared().socket_url("nowhere"), None);
     assert!(reason.contains("CREATE DATABASE \"nowhere\" OWNER \"outpost\""), "{reason}");
 }
 
 #[test]
 fn an_unknown_user_is_refused() {
+    needs_postgres!();
     let reason = refusal(&shared().socket_url("postgres").replace("outpost@", "stranger@"), None);
     assert!(reason.contains("'stranger'"), "{reason}");
 }
 
 #[test]
 fn a_server_that_is_not_there_is_lost_and_the_next_host_is_tried() {
+    needs_postgres!();
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("postgres://outpost@127.0.0.1:{closed}/postgres");
     let connector = Connector::new(settings(&url)).unwrap();
@@ -59,6 +65,7 @@ fn a_server_that_is_not_there_is_lost_and_the_next_host_is_tried() {
 
 #[test]
 fn tls_needs_a_known_authority_and_the_right_name() {
+    needs_postgres!();
     let authority = shared().authority();
     let trusting = |host: &str| {
         let url = shared().tcp_url(host, "postgres");
@@ -115,6 +122,7 @@ fn a_file_without_certificates_is_refused() {
 
 #[test]
 fn tables_are_created_once_also_by_nodes_that_start_together() {
+    needs_postgres!();
     let name = shared().new_database();
     let connector = Connector::new(settings(&shared().socket_url(&name))).unwrap();
     let runtime = runtime();
@@ -132,6 +140,7 @@ fn tables_are_created_once_also_by_nodes_that_start_together() {
 
 #[test]
 fn a_user_that_may_not_create_tables_is_told_so() {
+    needs_postgres!();
     let name = shared().new_database();
     shared().execute(&name, "REVOKE CREATE ON SCHEMA public FROM PUBLIC; CREATE ROLE reader LOGIN");
     let url = shared().socket_url(&name).replace("outpost@", "reader@");
@@ -144,6 +153,7 @@ fn a_user_that_may_not_create_tables_is_told_so() {
 
 #[test]
 fn the_first_node_fills_the_table_meta_and_others_must_fit() {
+    needs_postgres!();
     let database = Database::new();
     let check = |pepper: u8| {
         let pepper = Pepper::from_bytes([pepper; 32]);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use outpost_testing::needs_postgres;
+
 use super::super::connector::Connector;
 use super::super::error::PostgresError;
 use super::super::outage::Outage;
@@ -19,6 +21,7 @@ const SHORT: Duration = Duration::from_millis(50);
 
 #[test]
 fn after_a_restart_of_the_server_everything_works_again() {
+    needs_postgres!();
     let mut server = PostgresServer::start();
     let database = Database::on(&server);
     let mut node = database.register("a");
@@ -46,6 +49,7 @@ fn after_a_restart_of_the_server_everything_works_again() {
 
 #[test]
 fn a_server_that_stops_to_answer_is_given_up_after_the_deadline() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     let proxy = Proxy::start(shared().port(), Cut::Never);
@@ -80,6 +84,7 @@ fn a_server_that_stops_to_answer_is_given_up_after_the_deadline() {
 
 #[test]
 fn a_commit_that_is_not_answered_in_time_may_have_taken_place() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     let proxy = Proxy::start(shared().port(), Cut::Never);

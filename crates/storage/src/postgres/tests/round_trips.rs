@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 
+use outpost_testing::needs_postgres;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -17,6 +18,7 @@ const BINARY: &[&[u8]] = &[b"", b"\0", b"\0\0", b"\\x00'", b"a", b"a\0", b"\x7f"
 
 #[test]
 fn binary_keys_and_values_round_trip() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     let rows: Vec<_> = BINARY.iter().map(|key| (MESSAGES, *key, Some(*key))).collect();
@@ -34,6 +36,7 @@ fn binary_keys_and_values_round_trip() {
 
 #[test]
 fn a_put_replaces_and_a_remove_removes() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     database.write(&mut node, &[(KEYS, b"k", Some(b"1")), (KEYS, b"l", Some(b"1")), (HORIZON, b"", Some(b"h"))]);
@@ -46,6 +49,7 @@ fn a_put_replaces_and_a_remove_removes() {
 
 #[test]
 fn one_step_reads_keys_of_several_tables_and_pages() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     database.write(&mut node, &[(KEYS, b"a", Some(b"1")), (KEYS, b"b", Some(b"2")), (MESSAGES, b"m", Some(b"3"))]);
@@ -68,6 +72,7 @@ fn one_step_reads_keys_of_several_tables_and_pages() {
 
 #[test]
 fn a_transaction_does_not_see_its_writes_before_commit_and_rollback_drops_them() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     database.run(async |connection| {
@@ -96,6 +101,7 @@ fn cases() -> impl Strategy<Value = (Pairs, Vec<PrefixAndBefore>)> {
 
 #[test]
 fn scans_visit_the_rows_of_redb_in_its_order() {
+    needs_postgres!();
     let database = Database::new();
     let node = RefCell::new(database.register("a"));
     let mut runner = TestRunner::new(Config { cases: 24, failure_persistence: None, ..Config::default() });
@@ -123,6 +129,7 @@ fn scans_visit_the_rows_of_redb_in_its_order() {
 
 #[test]
 fn pages_grow_without_a_gap() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     let keys: Vec<Vec<u8>> = (0..3000_u32).map(|number| number.to_be_bytes().to_vec()).collect();
@@ -151,6 +158,7 @@ fn pages_grow_without_a_gap() {
 
 #[test]
 fn a_visitor_may_read_and_stop() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     database.write(&mut node, &[(KEYS, b"a", Some(b"1")), (KEYS, b"b", Some(b"2"))]);
@@ -171,6 +179,7 @@ fn a_visitor_may_read_and_stop() {
 
 #[test]
 fn tables_are_listed_with_their_rows() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     database.write(&mut node, &[(KEYS, b"a", Some(b"1")), (KEYS, b"b", Some(b"2"))]);

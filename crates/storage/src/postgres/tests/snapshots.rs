@@ -1,5 +1,7 @@
 //! A snapshot sees one state of the database.
 
+use outpost_testing::needs_postgres;
+
 use super::super::connector::Connector;
 use super::super::outage::Outage;
 use super::super::pool::Pool;
@@ -11,6 +13,7 @@ use std::time::Duration;
 
 #[test]
 fn a_snapshot_does_not_see_later_writes() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     database.write(&mut node, &[(KEYS, b"k", Some(b"old"))]);
@@ -24,6 +27,7 @@ fn a_snapshot_does_not_see_later_writes() {
 
 #[test]
 fn a_connection_of_the_pool_begins_a_new_snapshot_each_time() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     let pool = database.pool(1);
@@ -41,6 +45,7 @@ fn a_connection_of_the_pool_begins_a_new_snapshot_each_time() {
 
 #[test]
 fn a_full_pool_fails_after_its_deadline() {
+    needs_postgres!();
     let database = Database::new();
     let mut settings = settings(&shared().socket_url(&database.name));
     settings.timeouts.pool = Duration::from_millis(20);
@@ -55,6 +60,7 @@ fn a_full_pool_fails_after_its_deadline() {
 
 #[test]
 fn a_connection_that_was_lost_while_idle_is_replaced() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     database.write(&mut node, &[(KEYS, b"k", Some(b"v"))]);
@@ -67,6 +73,7 @@ fn a_connection_that_was_lost_while_idle_is_replaced() {
 
 #[test]
 fn a_connection_that_is_lost_within_a_snapshot_ends_it() {
+    needs_postgres!();
     let database = Database::new();
     let pool = database.pool(2);
     let snapshot = PostgresSnapshot::open(&pool).unwrap();

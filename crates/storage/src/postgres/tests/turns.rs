@@ -1,5 +1,7 @@
 //! Transactions that have their turn run alone.
 
+use outpost_testing::needs_postgres;
+
 use super::super::connection::{Connection, Request};
 use super::super::node::Node;
 use super::super::turn::{Turn, Turns};
@@ -42,16 +44,19 @@ fn second_waits_for_first(mut first_turns: Turns, mut second_turns: Turns) {
 
 #[test]
 fn a_turn_waits_for_open_transactions() {
+    needs_postgres!();
     second_waits_for_first(Turns::default(), wanting());
 }
 
 #[test]
 fn transactions_wait_for_a_turn() {
+    needs_postgres!();
     second_waits_for_first(wanting(), Turns::default());
 }
 
 #[test]
 fn without_the_lock_in_time_transactions_begin_without_it() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     let (mut holder, mut writer) = (database.connect(), database.connect());
@@ -69,6 +74,7 @@ fn without_the_lock_in_time_transactions_begin_without_it() {
 
 #[test]
 fn a_database_without_such_locks_is_used_without_them() {
+    needs_postgres!();
     let database = Database::new();
     let mut node = database.register("a");
     database.run(async |connection| {
