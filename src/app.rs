@@ -58,11 +58,13 @@ use crate::http::routes::responses::BackgroundResponseCodec;
 use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
 use crate::http::unknown_fields::UnknownFields;
-use crate::service::api_key_secret::Secret;
+use crate::service::Services;
+use crate::service::keys::keyless;
+use crate::service::keys::secret::Secret;
+use crate::service::keys::setup;
+use crate::service::keys::setup::AdminKey;
 use crate::service::limits::Limits;
-use crate::service::setup::AdminKey;
 use crate::service::usage::Retention;
-use crate::service::{Services, keyless, setup};
 use crate::storage::{NewFile, OpenError, PEPPER_FILE, Store, StoreSettings, protect_secret};
 use crate::upstream::{ShutdownPhase, UpstreamClient};
 

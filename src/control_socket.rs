@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 
 use crate::service::export;
 use crate::service::fine_tuning::export_model;
-use crate::service::sign_in::SignIn;
+use crate::service::keys::sign_in::SignIn;
 use crate::storage::{CheckReport, Store};
 
 const SOCKET: &str = "control.sock";

@@ -16,8 +16,8 @@ use crate::ids::{AgentId, ConversationId};
 use crate::service::access::Access;
 use crate::service::agents::Agents;
 use crate::service::conversations::{Conversation, Conversations, Transcript};
-use crate::service::message_validation::{self, UnknownFields};
-use crate::service::precondition::IfMatch;
+use crate::service::validation::message_validation::{self, UnknownFields};
+use crate::service::writes::precondition::IfMatch;
 
 /// The field with the tokens that a request continues.
 pub const CONTINUED: &str = "context";

@@ -13,8 +13,8 @@ use crate::engine::{DerivedModel, GenerationDefaults};
 use crate::error::{Code, Error, Result};
 use crate::hub::foreign_owner;
 use crate::service::access::Access;
+use crate::service::audit::model_log::ModelChange;
 use crate::service::fine_tuning::TUNED_PREFIX;
-use crate::service::model_log::ModelChange;
 
 /// Max derived models of a models folder.
 const MAX_DERIVED: usize = 1_000;

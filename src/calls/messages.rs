@@ -8,7 +8,7 @@ use super::dialect::Dialect;
 use crate::content::Message;
 use crate::display::shorten;
 use crate::error::{Error, Result};
-use crate::service::message_validation::{self, MAX_MESSAGES, UnknownFields};
+use crate::service::validation::message_validation::{self, MAX_MESSAGES, UnknownFields};
 
 /// Parses the JSON of each message of a request. Unknown fields are refused if the messages are to be stored.
 pub fn parse(messages: &[String], stored: bool) -> Result<Vec<Message>> {

@@ -9,7 +9,7 @@ use crate::catalog::{Catalog, CatalogModel, pull_command};
 use crate::engine::{DerivedModel, Engine, GenerationDefaults, InUse, ModelInfo, ModelKind};
 use crate::error::{Code, Error, Result};
 use crate::service::access::{Access, Scope};
-use crate::service::model_log::ModelLog;
+use crate::service::audit::model_log::ModelLog;
 use crate::upstream::UpstreamClient;
 
 /// A model of the catalog.

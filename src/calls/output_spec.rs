@@ -11,7 +11,7 @@ use crate::engine::{
     CallMode, CompiledGrammar, GrammarError, OutputSpec, TextFormat, TextModel, Tool, ToolCallDelta, Unenforced,
 };
 use crate::error::{Error, Result};
-use crate::service::tool_definitions;
+use crate::service::validation::tool_definitions;
 
 /// The output fields of a request; `http` has validated each field on its own.
 #[derive(Debug, Default)]

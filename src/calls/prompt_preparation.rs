@@ -11,7 +11,7 @@ use super::blocking::run_blocking;
 use crate::engine::TokenizeLimits;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
-use crate::service::concurrency_limit::ConcurrencyLimit;
+use crate::service::limits::concurrency_limit::ConcurrencyLimit;
 
 /// Requests that may prepare or wait at once; more are refused.
 const MAX_REQUESTS: usize = 128;

@@ -11,7 +11,7 @@ use crate::clock_rng::ClockRng;
 use crate::config::DataPaths;
 use crate::control_socket::{self, Reply, Request};
 use crate::display::format_bytes;
-use crate::service::setup;
+use crate::service::keys::setup;
 use crate::storage::{self, Store, StorePlace, StoreSettings};
 
 pub fn backup(paths: &DataPaths, to: &Path, verbose: bool, out: &mut dyn Write) -> Outcome {

@@ -16,7 +16,7 @@ use crate::error::{Code, Error, Result};
 use crate::http::api_format::ApiFormat;
 use crate::http::{ndjson, sse};
 use crate::ids::RequestId;
-use crate::service::api_key_secret::redact;
+use crate::service::keys::secret::redact;
 
 #[derive(Serialize)]
 struct Body<'a> {

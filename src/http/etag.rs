@@ -8,7 +8,7 @@ use actix_web::{FromRequest, HttpRequest};
 
 use super::response::ApiResult;
 use crate::error::{Error, Result};
-use crate::service::precondition::{IfMatch, Precondition};
+use crate::service::writes::precondition::{IfMatch, Precondition};
 
 /// The request's `If-Match`, if it has one.
 pub struct IfMatchHeader(pub Option<IfMatch>);

@@ -10,7 +10,7 @@ use super::authentication::Caller;
 use super::extractors;
 use super::response::Mount;
 use crate::error::{Error, Result};
-use crate::service::idempotency::IdempotencyKey;
+use crate::service::writes::idempotency::IdempotencyKey;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 

@@ -18,7 +18,7 @@ use super::api_format::below_own_prefix;
 use super::response::Mount;
 use crate::ids::KeyId;
 use crate::origin::Origin;
-use crate::service::api_key_secret::looks_like_key;
+use crate::service::keys::secret::looks_like_key;
 
 /// The first segments of the paths, below the mounts, that call models or list them.
 const MODEL_PATHS: [&str; 19] = [

@@ -26,7 +26,7 @@ use crate::clock_rng::ClockRng;
 use crate::display::shorten;
 use crate::error::Error;
 use crate::ids::RequestId;
-use crate::service::api_key_secret::redact;
+use crate::service::keys::secret::redact;
 use crate::service::usage::{Amounts, Outcome, UsageRecorder};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::access::authorize;
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
 use super::limited_read::LimitedRead;
-use super::quotas::{self, QuotaKind, signed};
+use super::limits::quotas::{self, QuotaKind, signed};
 use super::responses::{SWEEP_BATCH, oldest_kept};
-use super::{authorize, validation};
+use super::validation;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::CompletionId;

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::access::Access;
+use super::access::authorize;
 use super::audit::{Audit, AuditEvent, AuditFilter, admit, scan};
-use super::authorize;
 use super::usage::{ExportFilter, UsageRow};
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};

@@ -1,63 +1,41 @@
 //! The business rules of each resource, of access and of the audit log. Every function on a resource requires an
-//! [`Access`], which only a valid key yields.
+//! [`Access`], which only a valid key yields. A resource is a file or folder; [`access`], [`audit`], [`limits`], [`pagination`],
+//! [`validation`] and [`writes`] are what they share.
 
 pub mod access;
 pub mod agents;
 mod all_services;
-pub mod api_key_secret;
 pub mod audit;
-mod auth_throttle;
-mod authorize;
 mod background_work;
-mod base62;
 pub mod batches;
 pub mod chat_completions;
-pub mod concurrency_limit;
-pub mod contents;
 pub mod conversations;
 pub mod export;
-mod file_purpose;
 pub mod files;
 pub mod fine_tuning;
-pub mod idempotency;
-pub mod json_fields;
-mod key_cache;
-pub mod keyless;
 pub mod keys;
 pub mod limited_read;
 pub mod limits;
 pub mod maintenance;
-pub mod message_validation;
-pub mod model_log;
-mod monotonic_time;
 pub mod pagination;
-pub mod patch;
-mod persistent_write;
-pub mod precondition;
 pub mod projects;
-pub mod pull_log;
-pub mod quotas;
 pub mod responses;
-pub mod setup;
-pub mod sign_in;
-mod signed_urls;
 pub mod stored_images;
-pub mod tool_definitions;
 pub mod training_data;
-pub mod upload;
 pub mod usage;
-mod validation;
+pub mod validation;
+pub mod writes;
 
 pub use access::{Access, Scope, Scopes};
 pub use agents::{Agent, AgentFields, Agents, Memory};
 pub use all_services::Services;
-pub use api_key_secret::Secret;
 pub use audit::{Audit, AuditEvent, AuditFilter};
 pub use background_work::is_taken_over;
 pub use conversations::{Conversation, Conversations, NewConversation, Replacement, Transcript};
+pub use keys::secret::Secret;
+pub use keys::setup::{FirstKey, first_start, new_admin_key};
 pub use keys::{Key, Keys, NewKey, Rotation};
 pub use pagination::{Page, PageRequest};
-pub use patch::Patch;
-pub use precondition::{IfMatch, Precondition};
 pub use projects::{NewProject, Project, Projects};
-pub use setup::{FirstKey, first_start, new_admin_key};
+pub use writes::patch::Patch;
+pub use writes::precondition::{IfMatch, Precondition};

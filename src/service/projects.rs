@@ -5,10 +5,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::access::authorize;
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
 use super::pagination::{Listing, Page, PageRequest, page};
-use super::{authorize, validation};
+use super::validation;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;

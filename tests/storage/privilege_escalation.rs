@@ -3,8 +3,8 @@
 use outpost::error::{Code, Result};
 use outpost::ids::{KeyId, ProjectId};
 use outpost::service::agents::{AgentFields, Agents};
-use outpost::service::idempotency::IdempotencyKey;
-use outpost::service::precondition::Precondition;
+use outpost::service::writes::idempotency::IdempotencyKey;
+use outpost::service::writes::precondition::Precondition;
 use outpost::service::{Access, Key, NewProject, PageRequest, Patch, Rotation, Scope, Scopes};
 use outpost::storage::WriteTx;
 use outpost::storage::keys;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use outpost::clock_rng::ClockRng;
 use outpost::error::Code;
 use outpost::service::limits::{Limits, LimitsPatch, RatesPatch};
-use outpost::service::patch::Patch;
 use outpost::service::usage::{Meter, Outcome};
+use outpost::service::writes::patch::Patch;
 
 use super::fixture::Fixture;
 

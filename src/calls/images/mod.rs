@@ -34,7 +34,7 @@ use crate::engine::{
 use crate::error::{Code, Error, Result};
 use crate::ids::ImagesId;
 use crate::service::access::{Access, Scope};
-use crate::service::concurrency_limit::{ConcurrencyLimit, Slot};
+use crate::service::limits::concurrency_limit::{ConcurrencyLimit, Slot};
 use crate::service::usage::UsageRecorder;
 use crate::upstream::{Api, Kind, UpstreamModel};
 use size::{ImageSize, check_upstream_size};

@@ -7,7 +7,7 @@ use image::{DynamicImage, GrayImage, Luma, Rgb, RgbImage};
 use super::codec::{FILTER, decode, scale};
 use crate::engine::{Image, InitImage};
 use crate::error::{Error, Result};
-use crate::service::concurrency_limit::Slot;
+use crate::service::limits::concurrency_limit::Slot;
 
 /// The source image of a request, its mask, and how much is to change.
 pub struct SourceImage {

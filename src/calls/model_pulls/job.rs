@@ -10,7 +10,7 @@ use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error};
 use crate::ids::PullId;
 use crate::service::access::Access;
-use crate::service::pull_log::PullEnd;
+use crate::service::audit::pull_log::PullEnd;
 
 /// The step at which a pull is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,7 +48,7 @@ use crate::error::{Code, Error, Result};
 use crate::hub::HubSettings;
 use crate::ids::PullId;
 use crate::service::access::Access;
-use crate::service::pull_log::{PullEnd, PullLog};
+use crate::service::audit::pull_log::{PullEnd, PullLog};
 
 /// Max plans that are made at once.
 const MAX_PLANS: usize = 2;

@@ -128,7 +128,7 @@ mod tests {
     use crate::clock_rng::Timestamp;
     use crate::ids::{KeyId, ProjectId};
     use crate::service::access::Scopes;
-    use crate::service::pull_log::PullEnd;
+    use crate::service::audit::pull_log::PullEnd;
 
     fn access(models: Option<&str>) -> Access {
         let (key, project) = (KeyId::from_bytes([1; 16]), ProjectId::from_bytes([1; 16]));

@@ -27,7 +27,7 @@ use crate::audio::ENCODER_RATE;
 use crate::engine::{Engine, ModelInfo, ModelKind, Refused, SpeechModel, SpeechRequest, VoiceInfo};
 use crate::error::{Error, Result};
 use crate::service::access::Access;
-use crate::service::concurrency_limit::{ConcurrencyLimit, Slot};
+use crate::service::limits::concurrency_limit::{ConcurrencyLimit, Slot};
 use crate::service::usage::UsageRecorder;
 use crate::upstream::{Api, Kind, UpstreamModel};
 

@@ -38,7 +38,7 @@ use crate::engine::{Engine, Transcription, TranscriptionModel, TranscriptionRequ
 use crate::error::{Code, Error, Result};
 use crate::ids::{ProjectId, TranscriptionId};
 use crate::service::access::{Access, Scope};
-use crate::service::concurrency_limit::ConcurrencyLimit;
+use crate::service::limits::concurrency_limit::ConcurrencyLimit;
 use crate::service::usage::{UsageRecorder, seconds};
 use crate::upstream::{Kind, UpstreamModel};
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::temporary_space::SpaceShare;
 use crate::calls::blocking::run_blocking;
 use crate::error::{Code, Error, Result};
-use crate::service::concurrency_limit::Slot;
+use crate::service::limits::concurrency_limit::Slot;
 
 /// Bytes that are written at once.
 const BLOCK_BYTES: usize = 512 << 10;
@@ -99,7 +99,7 @@ mod tests {
     use crate::disk_space::DiskReserve;
     use crate::error::Code;
     use crate::ids::ProjectId;
-    use crate::service::concurrency_limit::ConcurrencyLimit;
+    use crate::service::limits::concurrency_limit::ConcurrencyLimit;
 
     #[tokio::test]
     async fn an_upload_leaves_no_file_and_has_a_size_limit() {

@@ -12,7 +12,7 @@ use crate::http::response::{ApiResult, Head, List, Mount, Time};
 use crate::http::{Api, authentication::Caller};
 use crate::ids::KeyId;
 use crate::service::access::Scope;
-use crate::service::api_key_secret::Secret;
+use crate::service::keys::secret::Secret;
 use crate::service::keys::{Key, KeyFields, NewKey, Rotation};
 use crate::service::pagination::PageRequest;
 

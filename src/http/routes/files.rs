@@ -19,9 +19,9 @@ use crate::http::response::{ApiResult, Deleted, Head, List};
 use crate::http::{Api, authentication::Caller};
 use crate::ids::{FileId, ProjectId};
 use crate::service::access::Access;
+use crate::service::files::upload::{self, CompletedUpload, MAX_FILE_BYTES};
 use crate::service::files::{Content, File, NewFile, Purpose};
 use crate::service::pagination::PageRequest;
-use crate::service::upload::{self, CompletedUpload, MAX_FILE_BYTES};
 use crate::spelling;
 use crate::storage::content_chunks::CHUNK_BYTES;
 

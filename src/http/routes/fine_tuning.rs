@@ -24,7 +24,7 @@ use crate::http::{
 use crate::ids::JobId;
 use crate::service::fine_tuning::NewJob;
 use crate::service::fine_tuning::{Checkpoint, Job, JobEvent, JobPatch, JobState, Progress};
-use crate::service::patch::Patch;
+use crate::service::writes::patch::Patch;
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(create).service(list).service(get).service(update);

@@ -9,7 +9,7 @@ use crate::http::response::{ApiResult, Head, Mount, Time};
 use crate::http::{Api, authentication::Caller, idempotent_body::IdempotentJson};
 use crate::ids::ProjectId;
 use crate::service::limits::{LimitsPatch, ProjectLimits, QuotasPatch, RatesPatch};
-use crate::service::patch::Patch;
+use crate::service::writes::patch::Patch;
 use crate::storage::limits::{Quotas, Rates};
 
 pub fn routes(config: &mut ServiceConfig) {

@@ -19,7 +19,7 @@ use crate::http::{
 };
 use crate::ids::PullId;
 use crate::service::access::Access;
-use crate::service::pull_log::PullEnd;
+use crate::service::audit::pull_log::PullEnd;
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(create).service(list).service(get).service(cancel);

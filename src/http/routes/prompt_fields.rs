@@ -6,7 +6,7 @@ use crate::content::Message;
 use crate::display::shorten;
 use crate::engine::{PromptEnd, PromptOptions, RESERVED_VARIABLES, TemplateVariable};
 use crate::error::{Error, Result};
-use crate::service::json_fields::invalid_field;
+use crate::service::validation::json_fields::invalid_field;
 
 /// Variables that a request may set.
 const MAX_VARIABLES: usize = 64;

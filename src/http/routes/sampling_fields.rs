@@ -15,7 +15,7 @@ use crate::engine::{
 };
 use crate::error::{Error, Result};
 use crate::http::unknown_fields::UnknownFields;
-use crate::service::json_fields::invalid_field;
+use crate::service::validation::json_fields::invalid_field;
 
 const MAX_BIASES: usize = 1024;
 

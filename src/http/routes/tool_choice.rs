@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::calls::output_spec::ToolChoice;
 use crate::display::shorten;
 use crate::error::Result;
-use crate::service::json_fields::invalid_field;
+use crate::service::validation::json_fields::invalid_field;
 
 /// The choice that a word means. `choices`: what the field may be.
 pub fn mode(field: &str, mode: &str, choices: &str) -> Result<ToolChoice> {

@@ -12,7 +12,7 @@ use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::ids::{BatchResultId, RequestId};
 use crate::json_lines;
-use crate::service::contents::{ContentWriter, Contents, WrittenContent};
+use crate::service::files::contents::{ContentWriter, Contents, WrittenContent};
 use crate::storage::Store;
 use crate::storage::batches::{self, BatchResultRecord};
 

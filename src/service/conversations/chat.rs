@@ -3,9 +3,9 @@
 use super::{Content, Conversation, ConversationRecord, Conversations, Transcript, append, fits, stored};
 use crate::error::{Code, Error, Result};
 use crate::ids::ConversationId;
+use crate::service::access::authorize;
 use crate::service::access::{Access, Scope};
-use crate::service::authorize;
-use crate::service::precondition::{IfMatch, Precondition};
+use crate::service::writes::precondition::{IfMatch, Precondition};
 use crate::storage::{Reader, project_resources};
 
 impl Conversations {

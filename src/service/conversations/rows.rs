@@ -7,10 +7,10 @@ use super::{Content, Conversation, ConversationRecord, Conversations, append, fi
 use crate::error::Result;
 use crate::ids::ConversationId;
 use crate::service::access::Access;
-use crate::service::authorize;
+use crate::service::access::authorize;
 use crate::service::limited_read::LimitedRead;
-use crate::service::message_validation::{self, UnknownFields};
-use crate::service::precondition::Precondition;
+use crate::service::validation::message_validation::{self, UnknownFields};
+use crate::service::writes::precondition::Precondition;
 use crate::storage::WriteTx;
 use crate::storage::conversations::Row;
 

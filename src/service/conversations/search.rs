@@ -6,7 +6,7 @@ use super::{Conversation, ConversationRecord, Conversations, stored};
 use crate::error::{Error, Result};
 use crate::ids::{ConversationId, ProjectId};
 use crate::service::access::Access;
-use crate::service::authorize;
+use crate::service::access::authorize;
 use crate::service::limited_read::{LimitedRead, PAGE_BYTES, needs_page};
 use crate::service::pagination::{Listing, Page, PageRequest, Window};
 use crate::storage::{Reader, project_resources};

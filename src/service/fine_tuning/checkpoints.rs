@@ -3,13 +3,13 @@
 use serde_json::json;
 
 use super::super::access::Scope;
-use super::super::authorize;
 use super::super::pagination::{Listing, Page, PageRequest, page};
-use super::super::quotas::{self, signed};
 use super::{Access, Jobs, find};
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::{CheckpointId, FileId, JobId, ProjectId};
+use crate::service::access::authorize;
+use crate::service::limits::quotas::{self, signed};
 use crate::storage::fine_tuning_checkpoints::{self, CheckpointRecord};
 use crate::storage::fine_tuning_jobs::JobRecord;
 use crate::storage::{Reader, WriteTx, content_chunks, project_resources, projects};

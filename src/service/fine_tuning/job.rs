@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::patch::Patch;
 use super::spec::{Hyperparameters, Method};
 use crate::clock_rng::Timestamp;
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};
+use crate::service::writes::patch::Patch;
 use crate::storage::fine_tuning_jobs::JobRecord;
 pub use crate::storage::fine_tuning_jobs::{JobErrorRecord as JobError, ProgressRecord as Progress};
 

@@ -4,7 +4,7 @@ use super::job::{JobError, JobState, Level};
 use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::{FileId, JobId};
-use crate::service::quotas::{self, signed};
+use crate::service::limits::quotas::{self, signed};
 use crate::storage::WriteTx;
 use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord};
 use crate::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};

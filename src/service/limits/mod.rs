@@ -2,7 +2,8 @@
 //!
 //! A project sets its own rates below the ceiling that an admin sets; only admins set quotas. The limiter works in
 //! memory on the monotonic clock. Its bucket levels are stored with each answered request, so that a restart does not
-//! refill them.
+//! refill them. [`quotas`] limit what a project holds, and a [`ConcurrencyLimit`](concurrency_limit::ConcurrencyLimit) what runs at
+//! once.
 //!
 //! On a store that several nodes share, the stored levels are those of all nodes together, and each node takes
 //! [leases](shared_levels) of them. Together, `n` nodes under a load that is always above a rate of `r` per second admit in `T`
@@ -12,12 +13,14 @@
 
 mod bucket;
 mod buckets;
+pub mod concurrency_limit;
 mod lease;
 mod limiter_state;
 mod monthly_tokens;
 mod policy;
 mod project_limiter;
 mod project_limiters;
+pub mod quotas;
 mod rate_limit_status;
 mod shared_levels;
 #[cfg(test)]
@@ -37,8 +40,8 @@ use project_limiters::ProjectLimiters;
 use shared_levels::SharedLevels;
 
 use super::access::Access;
+use super::access::authorize;
 use super::audit::AuditEntry;
-use super::authorize;
 use super::usage::window;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::Result;

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::quotas::{self, QuotaKind};
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
-use crate::service::patch::Patch;
-use crate::service::quotas::{self, QuotaKind};
+use crate::service::writes::patch::Patch;
 use crate::storage::limits::{LimitsRecord, Quotas, Rates};
 use crate::storage::quota_usage::QuotaUsageRecord;
 

@@ -16,12 +16,14 @@ use super::{ChainLink, ResponseContentRecord, ResponseRecord, Responses, StoredR
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::{ProjectId, ResponseId};
+use crate::service::access::authorize;
 use crate::service::access::{Access, Scope};
 use crate::service::audit::AuditEntry;
+use crate::service::background_work;
 use crate::service::limited_read::LimitedRead;
-use crate::service::quotas::{self, QuotaKind, signed};
+use crate::service::limits::quotas::{self, QuotaKind, signed};
 use crate::service::usage::{Outcome, UsageEntry, UsageRecorder};
-use crate::service::{authorize, background_work, persistent_write};
+use crate::service::writes::persistent_write;
 use crate::storage::response_steps::{self, ResponseStepsRecord};
 use crate::storage::responses::{self as stored, OpenResponseRecord};
 use crate::storage::work_leases::{self, Work};

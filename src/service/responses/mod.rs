@@ -24,11 +24,12 @@ use tokio::sync::watch;
 
 pub use self::background::{BackgroundRequest, EndedResponse, OpenResponse, OpenState, StartedResponse};
 pub use self::generations::{GenerationParts, GenerationProgress, MAX_PARTS, MAX_STEPS_BYTES};
+use super::access::authorize;
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
 use super::limited_read::LimitedRead;
-use super::quotas::{self, QuotaKind, signed};
-use super::{authorize, validation};
+use super::limits::quotas::{self, QuotaKind, signed};
+use super::validation;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{ProjectId, ResponseId};

@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use crate::error::Result;
 use crate::json_input::{self, InputError};
-use crate::service::json_fields::invalid_field;
-use crate::service::message_validation::{self, MAX_MESSAGES, UnknownFields};
-use crate::service::tool_definitions;
+use crate::service::validation::json_fields::invalid_field;
+use crate::service::validation::message_validation::{self, MAX_MESSAGES, UnknownFields};
+use crate::service::validation::tool_definitions;
 
 /// Lines from this size on are parsed one at a time: JSON values take up to 16 times the size of their text.
 const LARGE_BYTES: usize = 256 << 10;

@@ -12,7 +12,7 @@ use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 use crate::service::access::Access;
-use crate::service::authorize;
+use crate::service::access::authorize;
 use crate::service::limited_read::LimitedRead;
 use crate::storage::usage::{self, Width};
 use crate::storage::{ReadTx, Store, quota_usage};

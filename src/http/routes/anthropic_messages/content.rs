@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::content::{Content, Message, ToolCall};
 use crate::display::shorten;
 use crate::error::{Error, Result};
-use crate::service::json_fields::invalid_field;
-use crate::service::message_validation::MAX_MESSAGES;
+use crate::service::validation::json_fields::invalid_field;
+use crate::service::validation::message_validation::MAX_MESSAGES;
 
 /// The beginning of a system block that Claude Code adds. It changes with each request, so that no prefix of the prompt could
 /// be reused, and tells the model nothing.

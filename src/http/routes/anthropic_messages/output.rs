@@ -9,7 +9,7 @@ use crate::calls::output_spec::{OutputRequest, ToolChoice};
 use crate::display::shorten;
 use crate::engine::TextFormat;
 use crate::error::Result;
-use crate::service::json_fields::{invalid_field, name, object, optional};
+use crate::service::validation::json_fields::{invalid_field, name, object, optional};
 
 /// The format of the text: `output_config.format`, or its earlier name `output_format`.
 pub fn format(config: Option<&Value>, earlier: Option<&Value>) -> Result<TextFormat> {

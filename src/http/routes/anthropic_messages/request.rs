@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::http::routes::prompt_fields::end_of_messages;
 use crate::http::routes::sampling_fields::{CheckedSampling, SamplingFields, check_stops, parameters};
 use crate::http::unknown_fields::unknown_names;
-use crate::service::json_fields::invalid_field;
+use crate::service::validation::json_fields::invalid_field;
 
 /// Fields that do not affect the output of this server.
 const IGNORED: [&str; 13] = [

@@ -13,7 +13,7 @@ use crate::display::shorten;
 use crate::engine::TemplateVariable;
 use crate::error::Result;
 use crate::http::routes::prompt_fields::thinking as switch;
-use crate::service::json_fields::{invalid_field, optional};
+use crate::service::validation::json_fields::{invalid_field, optional};
 
 /// What clients may send in `thinking.type`.
 const TYPES: [&str; 4] = ["enabled", "adaptive", "between_tools", "disabled"];

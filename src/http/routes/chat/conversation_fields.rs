@@ -11,7 +11,7 @@ use crate::http::header_list::with_lists;
 use crate::http::resource_ids::parse_field_id;
 use crate::http::routes::truncation::{TRUNCATED_MESSAGES, Truncation};
 use crate::service::conversations::Conversation;
-use crate::service::precondition::IfMatch;
+use crate::service::writes::precondition::IfMatch;
 
 /// What a request names.
 pub struct ConversationFields {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::engine::{TextFormat, gbnf_to_lark};
 use crate::error::{Error, Result};
 use crate::json_input;
-use crate::service::json_fields::{invalid_field, known};
+use crate::service::validation::json_fields::{invalid_field, known};
 
 const MAX_GRAMMAR_BYTES: usize = 64 << 10;
 const MAX_CHOICES: usize = 1024;

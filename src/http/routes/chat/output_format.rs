@@ -15,7 +15,7 @@ use crate::calls::output_spec::{AllowedTools, OutputRequest, ToolChoice as Choic
 use crate::engine::TextFormat;
 use crate::error::{Error, Result};
 use crate::http::routes::tool_choice::{allowed_mode, mode};
-use crate::service::json_fields::{invalid_field, known, name, object, optional};
+use crate::service::validation::json_fields::{invalid_field, known, name, object, optional};
 
 /// `text`: anything. `json_object`: any JSON object, or with `schema` one that matches it. `json_schema`: JSON that matches the
 /// schema.

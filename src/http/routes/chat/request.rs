@@ -25,7 +25,7 @@ use crate::http::routes::sampling_fields::{
 use crate::http::routes::truncation::Truncation;
 use crate::http::unknown_fields::UnknownFields;
 use crate::service::chat_completions::check_metadata;
-use crate::service::precondition::IfMatch;
+use crate::service::writes::precondition::IfMatch;
 
 with_sampling_fields! {
     #[derive(Deserialize, utoipa::ToSchema)]

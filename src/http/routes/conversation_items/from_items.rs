@@ -7,8 +7,8 @@ use crate::content::Message;
 use crate::error::{Error, Result};
 use crate::http::routes::responses::input::{Transcript, kind};
 use crate::http::routes::responses::reasoning;
-use crate::service::json_fields::invalid_field;
-use crate::service::message_validation::MAX_MESSAGES;
+use crate::service::validation::json_fields::invalid_field;
+use crate::service::validation::message_validation::MAX_MESSAGES;
 
 /// Messages that items make.
 #[derive(Debug, Default)]
@@ -87,7 +87,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::service::message_validation::{UnknownFields, parse};
+    use crate::service::validation::message_validation::{UnknownFields, parse};
 
     fn stored(items: &Value) -> (Vec<Value>, Vec<String>) {
         let StoredItems { messages, ignored } = messages("items", items.as_array().unwrap()).unwrap();

@@ -12,7 +12,7 @@ use crate::error::{Code, Error, Result};
 use crate::http::extractors::from_json;
 use crate::http::multipart::{FieldKind, Part, Parts};
 use crate::http::unknown_fields::UnknownFields;
-use crate::service::concurrency_limit::Slot;
+use crate::service::limits::concurrency_limit::Slot;
 
 /// Max bytes of an image or mask file.
 const MAX_IMAGE_BYTES: usize = 20 << 20;

@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::content::{Message, ToolCall};
 use crate::display::shorten;
 use crate::error::{Error, Result};
-use crate::service::json_fields::{invalid_field, optional};
-use crate::service::message_validation::MAX_MESSAGES;
+use crate::service::validation::json_fields::{invalid_field, optional};
+use crate::service::validation::message_validation::MAX_MESSAGES;
 
 const ROLES: &str = "'system', 'user', 'assistant' or 'tool'";
 

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller, ndjson};
-use crate::service::json_fields::invalid_field;
+use crate::service::validation::json_fields::invalid_field;
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(create).service(copy);

@@ -10,7 +10,7 @@ use crate::display::shorten;
 use crate::engine::{SAMPLING_PARAMETERS, SamplingRule, sampling_parameters};
 use crate::error::{Error, Result};
 use crate::http::routes::sampling_fields::{CheckedSampling, SamplingFields, Stop};
-use crate::service::json_fields::invalid_field;
+use crate::service::validation::json_fields::invalid_field;
 
 macro_rules! options_schema {
     ({} $(

@@ -7,7 +7,7 @@ use crate::calls::output_spec::{OutputRequest, ToolChoice};
 use crate::display::shorten;
 use crate::engine::TextFormat;
 use crate::error::Result;
-use crate::service::json_fields::{invalid_field, object};
+use crate::service::validation::json_fields::{invalid_field, object};
 
 /// The parts of a tool that the model sees.
 const FUNCTION: [&str; 4] = ["name", "description", "parameters", "strict"];

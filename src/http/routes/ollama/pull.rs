@@ -16,7 +16,7 @@ use crate::error::{Code, Error, Result};
 use crate::http::error::ollama_in_stream;
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller, ndjson, sse};
-use crate::service::pull_log::PullEnd;
+use crate::service::audit::pull_log::PullEnd;
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(pull_model);

@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::http::routes::conversation_items::from_items::{self, StoredItems};
 use crate::http::routes::truncation::Truncation;
 use crate::ids::ConversationId;
-use crate::service::precondition::IfMatch;
 use crate::service::responses::{Chain, StoredResponse};
+use crate::service::writes::precondition::IfMatch;
 
 /// The messages of a request's input.
 pub struct InputMessages {

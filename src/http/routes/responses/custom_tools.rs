@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::Result;
-use crate::service::json_fields::{invalid_field, name, object, optional};
-use crate::service::tool_definitions::check_grammar;
+use crate::service::validation::json_fields::{invalid_field, name, object, optional};
+use crate::service::validation::tool_definitions::check_grammar;
 
 /// The name of a custom tool, and its definition as chat completions have it.
 pub fn definition(field: &str, tool: &Map<String, Value>) -> Result<(String, Value)> {

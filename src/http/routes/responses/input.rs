@@ -10,8 +10,8 @@ use crate::calls::message_joining::join_line;
 use crate::content::{Content, Message, Part, ToolCall};
 use crate::display::shorten;
 use crate::error::{Error, Result};
-use crate::service::json_fields::invalid_field;
-use crate::service::message_validation::MAX_MESSAGES;
+use crate::service::validation::json_fields::invalid_field;
+use crate::service::validation::message_validation::MAX_MESSAGES;
 
 /// The items of a request; a text is a user's message.
 pub fn items(input: Option<&Value>) -> Result<Vec<Value>> {

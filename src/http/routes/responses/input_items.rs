@@ -18,8 +18,8 @@ use crate::ids::{
     CustomCallId, CustomOutputId, FunctionCallId, FunctionOutputId, ItemId, MessageId, ReasoningId, ResponseId,
 };
 use crate::service::access::Access;
-use crate::service::json_fields::invalid_field;
 use crate::service::responses::{Responses, StoredResponse};
+use crate::service::validation::json_fields::invalid_field;
 
 const DEFAULT_LIMIT: i64 = 20;
 const MAX_LIMIT: i64 = 100;

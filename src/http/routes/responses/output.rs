@@ -11,7 +11,7 @@ use crate::display::shorten;
 use crate::engine::TextFormat;
 use crate::error::Result;
 use crate::http::routes::tool_choice::{allowed_mode, mode};
-use crate::service::json_fields::{invalid_field, name, object, optional};
+use crate::service::validation::json_fields::{invalid_field, name, object, optional};
 
 /// The fields of a function that a response repeats, null if absent.
 const ECHOED: [&str; 3] = ["description", "parameters", "strict"];

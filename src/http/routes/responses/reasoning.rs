@@ -10,7 +10,7 @@ use crate::display::shorten;
 use crate::engine::TemplateVariable;
 use crate::error::{Error, Result};
 use crate::http::routes::prompt_fields::effort;
-use crate::service::json_fields::{invalid_field, optional};
+use crate::service::validation::json_fields::{invalid_field, optional};
 
 /// The entry of `include` that asks for reasoning in a form that clients without a store send back.
 const ENCRYPTED: &str = "reasoning.encrypted_content";

@@ -20,9 +20,9 @@ use crate::http::routes::sampling_fields::{CheckedSampling, with_sampling_fields
 use crate::http::routes::truncation::Truncation;
 use crate::http::unknown_fields::unknown_names;
 use crate::ids::{ConversationId, ResponseId};
-use crate::service::json_fields::invalid_field;
-use crate::service::precondition::IfMatch;
 use crate::service::responses::{Chain, check_metadata, previous_not_found};
+use crate::service::validation::json_fields::invalid_field;
+use crate::service::writes::precondition::IfMatch;
 
 /// Fields that do not affect the output of this server.
 const IGNORED: [&str; 3] = ["prompt_cache_retention", "prompt_cache_options", "client_metadata"];

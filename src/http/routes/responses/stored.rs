@@ -18,8 +18,8 @@ use crate::http::response::ApiResult;
 use crate::http::response_budget::{BUILT_FROM_TEXT, BUILT_FROM_VALUES};
 use crate::http::{Api, authentication::Caller};
 use crate::ids::ResponseId;
-use crate::service::json_fields::invalid_field;
 use crate::service::responses::StoredResponse;
+use crate::service::validation::json_fields::invalid_field;
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(get).service(delete).service(list_input_items).service(cancel);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::ids::{CompactionId, ResponseId};
-use crate::service::json_fields::invalid_field;
+use crate::service::validation::json_fields::invalid_field;
 
 /// What stands before the summary in a prompt.
 const HEADING: &str = "Summary of the conversation so far:";

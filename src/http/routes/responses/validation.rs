@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::http::Api;
 use crate::ids::ResponseId;
 use crate::service::access::Access;
-use crate::service::precondition::IfMatch;
 use crate::service::responses::{Chain, ChainLink};
+use crate::service::writes::precondition::IfMatch;
 
 /// Validates a request. `if_match`: the expected version of its conversation.
 pub async fn validate(

@@ -146,7 +146,7 @@ fn parts(text: &[u8]) -> Option<KeyId> {
 }
 
 /// The error for every unknown secret, whatever is wrong with it.
-pub(super) fn invalid() -> Error {
+pub(in crate::service) fn invalid() -> Error {
     let text = "The API key is not valid. Check that it was copied whole (it starts with 'opk_'), or create a new key.";
     Error::new(Code::InvalidApiKey, text)
 }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::access::Access;
-use super::audit::AuditEntry;
-use super::{authorize, persistent_write};
+use super::AuditEntry;
 use crate::clock_rng::ClockRng;
 use crate::error::Result;
 use crate::ids::{ProjectId, PullId};
+use crate::service::access::Access;
+use crate::service::access::authorize;
+use crate::service::writes::persistent_write;
 use crate::storage::Store;
 
 /// How a pull has ended.

@@ -4,14 +4,15 @@
 //! They are in the database, because they are small compared with uploads and expire soon. Files would need a sweeper
 //! for folders, a second durability mechanism, and paths derived from requests.
 
+mod signed_urls;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::signed_urls::SignedUrl;
 use super::access::Access;
-use super::authorize;
-use super::quotas::{self, signed};
-use super::signed_urls;
-pub use super::signed_urls::SignedUrl;
+use super::access::authorize;
+use super::limits::quotas::{self, signed};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::disk_space::DataClass;
 use crate::error::{Code, Error, Result};

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quick_cache::unsync::Cache;
 
-use super::access::Access;
 use crate::ids::KeyId;
+use crate::service::access::Access;
 use crate::storage::keys::KeyRecord;
 use crate::storage::projects::ProjectRecord;
 use crate::storage::{Digest, Record, Table, Watcher};

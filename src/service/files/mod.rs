@@ -3,22 +3,27 @@
 //! The content is in the database, so one backup and one quota cover everything, a file and its audit row are written
 //! in one transaction, and no path is ever derived from what a client sends.
 
+pub mod contents;
+mod purpose;
+pub mod upload;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use self::contents::Contents;
+pub use self::purpose::Purpose;
+use self::upload::{CompletedUpload, Upload};
+use super::access::authorize;
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
-use super::concurrency_limit::ConcurrencyLimit;
-use super::contents::Contents;
-pub use super::file_purpose::Purpose;
+use super::limits::concurrency_limit::ConcurrencyLimit;
+use super::limits::quotas::{self, QuotaKind, signed};
 use super::pagination::{Listing, Page, PageRequest, page};
-use super::quotas::{self, QuotaKind, signed};
 use super::training_data::ExampleFormat;
-use super::upload::{CompletedUpload, Upload};
-use super::{authorize, validation};
+use super::validation;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::display::hex;
 use crate::error::{Error, Result};

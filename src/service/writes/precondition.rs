@@ -61,7 +61,7 @@ pub struct Precondition {
 
 impl Precondition {
     /// Compares with the stored version; `None` if nothing is stored.
-    pub(super) fn check(&self, stored: Option<u64>) -> Result<()> {
+    pub(in crate::service) fn check(&self, stored: Option<u64>) -> Result<()> {
         self.if_match.as_ref().map_or(Ok(()), |header| header.check(stored))?;
         match self.version {
             Some(version) if version != stored.unwrap_or(0) => {

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::access::Scopes;
-use super::api_key_secret::Secret;
-use super::audit::AuditEntry;
-use super::keys::{Key, key_record};
-use super::projects::{NewProject, Project};
-use super::quotas::{self, QuotaKind};
+use super::secret::Secret;
+use super::{Key, key_record};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
+use crate::service::access::Scopes;
+use crate::service::audit::AuditEntry;
+use crate::service::limits::quotas::{self, QuotaKind};
+use crate::service::projects::{NewProject, Project};
 use crate::storage::keys::{self, KeyRecord};
 use crate::storage::projects::{self, ProjectRecord};
 use crate::storage::{Reader, Store, WriteTx};

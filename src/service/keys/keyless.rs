@@ -8,17 +8,17 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::access::{Scope, Scopes};
-use super::api_key_secret::Secret;
-use super::audit::AuditEntry;
-use super::authorize;
-use super::keys::key_record;
-use super::quotas::{self, QuotaKind};
+use super::key_record;
+use super::secret::Secret;
 use super::setup;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
+use crate::service::access::authorize;
+use crate::service::access::{Scope, Scopes};
+use crate::service::audit::AuditEntry;
+use crate::service::limits::quotas::{self, QuotaKind};
 use crate::storage::keys::{self, KeyRecord};
 use crate::storage::projects::{self, ProjectRecord};
 use crate::storage::{Reader, Store};

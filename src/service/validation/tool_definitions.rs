@@ -11,7 +11,7 @@ use crate::json_input;
 const MAX_TOOLS: usize = 128;
 
 /// Validates a JSON array of function tools.
-pub(super) fn check(json: &str) -> Result<()> {
+pub(in crate::service) fn check(json: &str) -> Result<()> {
     check_list("tools", &from_json(json)?)
 }
 
@@ -27,7 +27,7 @@ fn from_json(json: &str) -> Result<Vec<Value>> {
 }
 
 /// Validates function tools. `field` is the path of the list.
-pub(super) fn check_list(field: &str, tools: &[Value]) -> Result<()> {
+pub(in crate::service) fn check_list(field: &str, tools: &[Value]) -> Result<()> {
     check_tools(field, tools, false)
 }
 

@@ -95,7 +95,7 @@ pub fn byte_quota(quotas: &Quotas) -> u64 {
 
 /// Changes the quota usage of `project` by `count` resources of `kind` and `bytes` of content. Growth beyond a quota
 /// fails with `insufficient_quota`; a decrease never fails.
-pub(super) fn charge(
+pub(in crate::service) fn charge(
     tx: &WriteTx,
     project: ProjectId,
     now: Timestamp,
@@ -109,12 +109,12 @@ pub(super) fn charge(
 }
 
 /// Like [`charge`], for bytes only.
-pub(super) fn charge_bytes(tx: &WriteTx, project: ProjectId, now: Timestamp, bytes: i64) -> Result<()> {
+pub(in crate::service) fn charge_bytes(tx: &WriteTx, project: ProjectId, now: Timestamp, bytes: i64) -> Result<()> {
     charge(tx, project, now, QuotaKind::File, 0, bytes)
 }
 
 /// Like [`charge`], without checking the quotas.
-pub(super) fn charge_unchecked(
+pub(in crate::service) fn charge_unchecked(
     tx: &WriteTx,
     project: ProjectId,
     now: Timestamp,
@@ -127,12 +127,18 @@ pub(super) fn charge_unchecked(
 }
 
 /// Checks whether the quota allows `bytes` more bytes of content.
-pub(super) fn check_bytes(tx: &impl Reader, project: ProjectId, bytes: i64) -> Result<()> {
+pub(in crate::service) fn check_bytes(tx: &impl Reader, project: ProjectId, bytes: i64) -> Result<()> {
     check(tx, project, QuotaKind::File, 0, bytes)
 }
 
 /// Checks whether the quotas allow such a change.
-pub(super) fn check(tx: &impl Reader, project: ProjectId, kind: QuotaKind, count: i64, bytes: i64) -> Result<()> {
+pub(in crate::service) fn check(
+    tx: &impl Reader,
+    project: ProjectId,
+    kind: QuotaKind,
+    count: i64,
+    bytes: i64,
+) -> Result<()> {
     require_within(&quota_usage::of(tx, project)?, &limits::of(tx, project)?.quotas, kind, count, bytes)
 }
 
@@ -164,6 +170,6 @@ fn require_within(held: &QuotaUsageRecord, quotas: &Quotas, kind: QuotaKind, cou
 }
 
 /// A size as a signed difference.
-pub(super) fn signed(bytes: u64) -> i64 {
+pub(in crate::service) fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,9 @@
-//! Validation of single fields. Each error names the field and the valid values.
+//! Validation of single fields, and in modules that of JSON in the form of messages and tools. Each error names the field and the
+//! valid values.
+
+pub mod json_fields;
+pub mod message_validation;
+pub mod tool_definitions;
 
 use std::time::Duration;
 

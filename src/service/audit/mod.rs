@@ -4,13 +4,18 @@
 //! A time window is not looked up by ID. After the clock is set back, new IDs are ahead of it, so a jump to the ID of
 //! `end_time` could miss rows. Only `start_time` can end a search early, because the time in an ID is never before the
 //! time of its row.
+//!
+//! [`model_log`] and [`pull_log`] write the rows of changes whose subject is not in the store.
+
+pub mod model_log;
+pub mod pull_log;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::access::Access;
-use super::authorize;
+use super::access::authorize;
 use super::pagination::{Listing, Page, PageRequest};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};

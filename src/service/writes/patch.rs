@@ -10,7 +10,7 @@ pub enum Patch<T> {
 
 impl<T> Patch<T> {
     /// The field after the patch.
-    pub(super) fn apply_to(self, old: Option<T>) -> Option<T> {
+    pub(in crate::service) fn apply_to(self, old: Option<T>) -> Option<T> {
         match self {
             Patch::Keep => old,
             Patch::Clear => None,

@@ -30,7 +30,7 @@ struct Sweeper {
 
 /// Sweeps chunks on drop, unless they belong to something by then. The writer keeps the order of writes, so
 /// earlier ones come first.
-pub(super) struct SweepGuard {
+pub(in crate::service) struct SweepGuard {
     id: FileId,
     sender: mpsc::UnboundedSender<FileId>,
 }
@@ -105,7 +105,7 @@ pub struct Contents {
 }
 
 /// Content whose chunks are stored and belong to nothing yet. Unless a record claims them, they are removed.
-pub(super) struct WrittenContent {
+pub(in crate::service) struct WrittenContent {
     pub id: FileId,
     pub bytes: u64,
     pub chunks: u32,
@@ -113,7 +113,7 @@ pub(super) struct WrittenContent {
 }
 
 /// Content that is written piece by piece, on a blocking thread.
-pub(super) struct ContentWriter {
+pub(in crate::service) struct ContentWriter {
     contents: Contents,
     id: FileId,
     pending: Vec<u8>,
@@ -170,17 +170,17 @@ impl Contents {
     }
 
     /// Removes the chunks of `id` when it is dropped, unless they belong to something by then.
-    pub(super) fn guard(&self, id: FileId) -> SweepGuard {
+    pub(in crate::service) fn guard(&self, id: FileId) -> SweepGuard {
         SweepGuard { id, sender: self.sweeper.sender.clone() }
     }
 
     /// Removes the chunks of these contents, which belong to nothing any more.
-    pub(super) fn sweep(&self, released: impl IntoIterator<Item = FileId>) {
+    pub(in crate::service) fn sweep(&self, released: impl IntoIterator<Item = FileId>) {
         released.into_iter().for_each(|id| drop(self.guard(id)));
     }
 
     /// Stores content, chunk by chunk.
-    pub(super) async fn write(&self, bytes: &[u8]) -> Result<WrittenContent> {
+    pub(in crate::service) async fn write(&self, bytes: &[u8]) -> Result<WrittenContent> {
         let id = FileId::generate(&*self.clock_rng);
         let guard = self.guard(id);
         let mut chunks = 0;
@@ -193,14 +193,14 @@ impl Contents {
     }
 
     /// A new content that is written piece by piece.
-    pub(super) fn writer(&self) -> ContentWriter {
+    pub(in crate::service) fn writer(&self) -> ContentWriter {
         let id = FileId::generate(&*self.clock_rng);
         let (contents, guard, digest) = (self.clone(), self.guard(id), Context::new(&SHA256));
         ContentWriter { contents, id, pending: Vec::new(), bytes: 0, chunks: 0, digest, guard }
     }
 
     /// The content of `chunks` chunks under `id`.
-    pub(super) async fn read(&self, id: FileId, chunks: u32) -> Result<Vec<u8>> {
+    pub(in crate::service) async fn read(&self, id: FileId, chunks: u32) -> Result<Vec<u8>> {
         self.store.read(move |tx| content_chunks::read(tx, id, chunks)).await
     }
 }

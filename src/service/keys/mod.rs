@@ -4,6 +4,18 @@
 //! lookups, one of which finds a record, that of the key or of another one in its place. Otherwise response times would
 //! reveal which IDs exist. Caching IDs that do not exist would not help, because an attacker tries each ID only once.
 //! Only a key whose secret was correct is loaded into memory.
+//!
+//! Keys that no request asks for are created by [`setup`] (the first key, and those for the owner of the data folder),
+//! [`sign_in`] (the dashboard's) and [`keyless`] (that of requests without one).
+
+mod auth_throttle;
+mod base62;
+mod cache;
+pub mod keyless;
+mod monotonic_time;
+pub mod secret;
+pub mod setup;
+pub mod sign_in;
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -11,17 +23,18 @@ use std::sync::{Arc, OnceLock};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use self::auth_throttle::{AuthFailure, AuthThrottle};
+use self::cache::{CachedKey, InsertToken, KeyCache};
+use self::monotonic_time::MonotonicTime;
+use self::secret::Secret;
+use super::access::authorize;
 use super::access::{Access, Scope, Scopes};
-use super::api_key_secret::{self, Secret};
 use super::audit::AuditEntry;
-use super::auth_throttle::{AuthFailure, AuthThrottle};
-use super::key_cache::{CachedKey, InsertToken, KeyCache};
-use super::monotonic_time::MonotonicTime;
+use super::limits::quotas::{self, QuotaKind};
 use super::pagination::{Listing, Page, PageRequest, page};
-use super::patch::Patch;
 use super::projects::Project;
-use super::quotas::{self, QuotaKind};
-use super::{authorize, validation};
+use super::validation;
+use super::writes::patch::Patch;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
@@ -119,7 +132,7 @@ impl Keys {
     ///
     /// A secret of a revoked, rotated or expired key is not counted as a failure, because it was not guessed.
     pub async fn authenticate_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Access> {
-        let id = api_key_secret::parse(secret)
+        let id = secret::parse(secret)
             .map_err(|error| self.throttle.record(address, AuthFailure::Malformed, self.clock_rng.uptime(), error))?;
         let digest = self.store.pepper().digest(secret);
         let (cached, token) = match self.cached(id) {
@@ -149,7 +162,7 @@ impl Keys {
             Ok(known) => known,
             Err(token) => {
                 let found = self.load(id).await?.filter(|(_, exists)| *exists);
-                let (known, _) = found.ok_or_else(api_key_secret::invalid)?;
+                let (known, _) = found.ok_or_else(secret::invalid)?;
                 self.cache.insert(id, token, known.clone());
                 known
             }
@@ -182,7 +195,7 @@ impl Keys {
         self.throttle.admit(address, now)?;
         // The digest is compared in both cases, but another key's secret gives no access.
         let found = self.load(id).await?.filter(|(known, exists)| known.is_named_by(digest) & *exists);
-        let refused = || self.throttle.record(address, AuthFailure::Unknown, now, api_key_secret::invalid());
+        let refused = || self.throttle.record(address, AuthFailure::Unknown, now, secret::invalid());
         let (known, _) = found.ok_or_else(refused)?;
         if let Some(token) = token {
             self.cache.insert(id, token, known.clone());
@@ -221,7 +234,7 @@ impl Keys {
     /// Ok if this is the previous secret and its grace period has not ended.
     async fn check_previous_secret(&self, id: KeyId, known: &CachedKey, digest: &Digest) -> Result<()> {
         let previous = known.record.previous.as_ref().filter(|previous| previous.digest.matches(digest));
-        let previous = previous.ok_or_else(api_key_secret::invalid)?;
+        let previous = previous.ok_or_else(secret::invalid)?;
         let now = self.monotonic.now(&*self.clock_rng);
         if !previous.ended && now < previous.valid_until {
             return Ok(());
@@ -319,7 +332,7 @@ impl Keys {
     pub async fn own(&self, access: &Access) -> Result<(Key, Project)> {
         let (id, project) = (access.key(), access.project());
         let read = self.store.read(move |tx| {
-            let record = stored::find(tx, id)?.ok_or_else(api_key_secret::invalid)?;
+            let record = stored::find(tx, id)?.ok_or_else(secret::invalid)?;
             let owner = projects::find(tx, project)?.ok_or_else(|| Error::not_found("project", project))?;
             Ok((Key::with_last_use(tx, (id, record))?, Project { id: project, record: owner }))
         });

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::access::Access;
-use super::audit::AuditEntry;
-use super::authorize;
+use super::AuditEntry;
 use crate::clock_rng::ClockRng;
 use crate::error::Result;
+use crate::service::access::Access;
+use crate::service::access::authorize;
 use crate::storage::Store;
 
 /// A change of a derived model.

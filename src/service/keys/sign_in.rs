@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-use super::api_key_secret::Secret;
-use super::keys::Keys;
-use super::{base62, setup};
+use super::Keys;
+use super::base62;
+use super::secret::Secret;
+use super::setup;
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::storage::{Digest, Store};

@@ -3,13 +3,13 @@
 
 use ring::digest::{Context, SHA256};
 
-use super::concurrency_limit::Slot;
 use super::contents::SweepGuard;
-use super::file_purpose::Purpose;
-use super::quotas::{self, QuotaKind, signed};
-use super::training_data::{Summary, Validator};
+use super::purpose::Purpose;
 use crate::error::{Code, Error, Result};
 use crate::ids::{FileId, ProjectId};
+use crate::service::limits::concurrency_limit::Slot;
+use crate::service::limits::quotas::{self, QuotaKind, signed};
+use crate::service::training_data::{Summary, Validator};
 use crate::storage::Store;
 use crate::storage::content_chunks::{self, CHUNK_BYTES, Chunk};
 

@@ -1,8 +1,11 @@
-//! What a caller may do. Every 403 for a key is decided in this file.
+//! What a caller may do. Every 403 for a key is decided in this file. [`authorize`] applies these rules
+//! to what a request names.
+
+pub(super) mod authorize;
 
 use std::sync::Arc;
 
-use super::idempotency::IdempotencyKey;
+use super::writes::idempotency::IdempotencyKey;
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 pub use crate::storage::{Scope, Scopes};

@@ -11,7 +11,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Runs `write` until it succeeds, or fails for another reason than the disk or a full queue. `what` is written, for the
 /// log. `write` gets the number of earlier attempts, one of which may have become durable
 /// although it failed.
-pub(super) async fn write(
+pub(in crate::service) async fn write(
     store: &Store,
     what: String,
     write: impl FnMut(&WriteTx, u64) -> Result<()> + Clone + Send + 'static,

@@ -51,7 +51,7 @@ impl IdempotencyKey {
         self.replayed.load(Ordering::Relaxed)
     }
 
-    pub(super) fn replay<T: DeserializeOwned>(&self, tx: &WriteTx, now: Timestamp) -> Result<Option<T>> {
+    pub(in crate::service) fn replay<T: DeserializeOwned>(&self, tx: &WriteTx, now: Timestamp) -> Result<Option<T>> {
         // The closure may run more than once.
         self.replayed.store(false, Ordering::Relaxed);
         let Some(found) = stored::find(tx, &self.id, now)? else { return Ok(None) };
@@ -63,7 +63,7 @@ impl IdempotencyKey {
         serde_json::from_str(&found.result).map(Some).map_err(Error::internal)
     }
 
-    pub(super) fn store_result(&self, tx: &WriteTx, now: Timestamp, result: &impl Serialize) -> Result<()> {
+    pub(in crate::service) fn store_result(&self, tx: &WriteTx, now: Timestamp, result: &impl Serialize) -> Result<()> {
         let result = serde_json::to_string(result).map_err(Error::internal)?;
         stored::put(tx, &self.id, &IdempotencyRecord { at: now, request: self.request, result })
     }

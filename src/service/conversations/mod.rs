@@ -12,13 +12,14 @@ use serde_json::json;
 pub use rows::Appended;
 pub use search::ConversationSummary;
 
+use super::access::authorize;
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
 use super::limited_read::LimitedRead;
-use super::message_validation::{self, UnknownFields};
-use super::precondition::Precondition;
-use super::quotas::{self, QuotaKind, signed};
-use super::{authorize, validation};
+use super::limits::quotas::{self, QuotaKind, signed};
+use super::validation;
+use super::validation::message_validation::{self, UnknownFields};
+use super::writes::precondition::Precondition;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{ConversationId, ProjectId};
