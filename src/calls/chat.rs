@@ -16,6 +16,7 @@ use super::prompt_logprobs::PromptLogprobsRequest;
 use super::sampling_request::SamplingRequest;
 use super::upstream::chat_chunk::ChatChunks;
 use super::upstream::chat_request::ChatRequest;
+use super::upstream::models::Location;
 use super::upstream::request_fields::TextParameters;
 use super::upstream::response_limits::TextLimits;
 use super::upstream_prompt::{self, UpstreamPromptMessages};
@@ -105,6 +106,27 @@ struct Resolved {
     defaults: Arc<GenerationDefaults>,
 }
 
+/// A resolved request with all its parameters.
+struct CompleteCall {
+    call: ChatCall,
+    context: ConversationContext,
+    output: ResolvedOutput,
+    tools_bytes: usize,
+    /// The limit of the completion, if the request has none.
+    default_max_tokens: Option<u32>,
+    /// Whether the turn is stored in a conversation.
+    is_recorded: bool,
+}
+
+/// A request that the engine or an upstream model has accepted.
+struct Submitted {
+    generation: RunningGeneration,
+    is_limited_by_context: bool,
+    prompt_token_ids: Option<Arc<[u32]>>,
+    truncated: Option<usize>,
+    unenforced: Vec<String>,
+}
+
 /// The part of a prompt that the request adds to its context.
 struct PromptInput {
     messages: Vec<Message>,
@@ -146,25 +168,52 @@ impl Chat {
         mut call: ChatCall,
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningChat> {
-        let dialect = call.output.dialect;
-        let resolved = self.resolve(access, &mut call).await?;
-        let default_max_tokens = call.fill_in(&resolved.defaults);
-        if let Some(model) = self.generation.upstream_model(access, &resolved.context.model).await? {
-            return self.start_upstream(access, &model, (call, default_max_tokens), resolved, recorder).await;
-        }
-        let Resolved { context, mut output, tools_bytes, .. } = resolved;
-        let name = context.model.clone();
-        let TextGeneration { engine, clock_rng, .. } = &self.generation;
-        if let Some(model) = self.generation.admit(access, &name, &recorder).await? {
+        let Resolved { context, output, tools_bytes, defaults } = self.resolve(access, &mut call).await?;
+        let default_max_tokens = call.fill_in(&defaults);
+        let TextGeneration { clock_rng, .. } = &self.generation;
+        let model = context.model.clone();
+        let location = self.generation.locate(access, &model, &[Kind::Chat], &recorder).await?;
+        let call_ids = ToolCallIds::new(&**clock_rng);
+        let sent = std::mem::take(&mut call.context.sent);
+        let turn_recorder = self.context_loader.turn_recorder(access, context.conversation(), sent, call_ids);
+        let (stop, may_call) = (call.stop.clone().unwrap_or_default(), !output.spec.tools.is_empty());
+        let (logprobs, prompt_logprobs) = (call.logprobs.is_some(), call.prompt_logprobs);
+        let is_recorded = !turn_recorder.is_disabled();
+        let call = CompleteCall { call, context, output, tools_bytes, default_max_tokens, is_recorded };
+        let submitted = match location {
+            Location::Local => self.submit(access, call, recorder).await?,
+            Location::Upstream(model) => self.submit_upstream(&model, call, recorder).await?,
+        };
+        let Submitted { generation, is_limited_by_context, prompt_token_ids, truncated, unenforced } = submitted;
+        Ok(RunningChat {
+            id: CompletionId::generate(&**clock_rng),
+            created: clock_rng.now(),
+            model,
+            stop,
+            is_limited_by_context,
+            logprobs,
+            prompt_logprobs,
+            prompt_token_ids,
+            truncated,
+            unenforced,
+            may_call,
+            call_ids,
+            generation,
+            turn_recorder,
+        })
+    }
+
+    /// Renders the prompt and submits it to the engine.
+    async fn submit(&self, access: &Access, call: CompleteCall, recorder: Arc<UsageRecorder>) -> Result<Submitted> {
+        let CompleteCall { call, context, mut output, tools_bytes, default_max_tokens, is_recorded } = call;
+        let (engine, dialect) = (&self.generation.engine, output.dialect());
+        if let Some(model) = self.generation.admit(access, &context.model, &recorder).await? {
             let min_tokens = model.min_prompt_tokens(&call.messages);
             check_estimate(engine, &model, PromptLength::at_least(min_tokens, dialect.prompt(), dialect))?;
             if min_tokens > 0 {
                 recorder.check_budget(min_tokens).await?;
             }
         }
-        let call_ids = ToolCallIds::new(&**clock_rng);
-        let turn_recorder =
-            self.context_loader.turn_recorder(access, context.conversation(), call.context.sent, call_ids);
         let tools = (Arc::clone(&output.spec.tools), tools_bytes);
         let input = PromptInput { messages: call.messages, options: call.prompt, tools, dialect };
         let requested = call.max_tokens.map(|(count, _)| count);
@@ -175,7 +224,7 @@ impl Chat {
         let sampling = self.generation.sampling(access, &model, call.sampling, call.seed).await?;
         output.adapt_to(&model);
         let prompt_tokens = u32::try_from(fitted.prompt.ids.len()).unwrap_or(u32::MAX);
-        let remedy = if turn_recorder.is_disabled() || fitted.dropped.is_some() { "" } else { TRUNCATE };
+        let remedy = if !is_recorded || fitted.dropped.is_some() { "" } else { TRUNCATE };
         let exact = fitted.prompt.complete;
         let length = PromptLength { tokens: prompt_tokens, exact, field: dialect.prompt(), dialect };
         let limit = completion_limit(engine, &model, length, call.max_tokens, remedy)?;
@@ -184,7 +233,6 @@ impl Chat {
         let grammar = self.grammars.compile(&model, &output).await?;
         let unenforced = grammar.as_ref().map(|grammar| output.unenforced(grammar)).unwrap_or_default();
         let reasoning = model.reasoning_after(&fitted.prompt.ids, call.max_reasoning_tokens);
-        let stop = call.stop.unwrap_or_default();
         let prompt: Arc<[u32]> = fitted.prompt.ids.into();
         let prompt_token_ids = text.has_token_ids.then(|| Arc::clone(&prompt));
         let request = GenerationRequest {
@@ -195,42 +243,29 @@ impl Chat {
             sampling,
             grammar,
             reasoning,
-            stop: stop.clone(),
+            stop: call.stop.unwrap_or_default(),
             text,
             logprobs: call.logprobs,
             tenant: access.project().to_u128(),
         };
-        let generation = self.generation.submit(&model, vec![request], recorder).await?;
-        Ok(RunningChat {
-            id: CompletionId::generate(&**clock_rng),
-            created: clock_rng.now(),
-            model: name,
-            stop,
+        Ok(Submitted {
+            generation: self.generation.submit(&model, vec![request], recorder).await?,
             is_limited_by_context: requested.is_some_and(|requested| requested > max_tokens),
-            logprobs: call.logprobs.is_some(),
-            prompt_logprobs: call.prompt_logprobs,
             prompt_token_ids,
             truncated: fitted.dropped,
             unenforced,
-            may_call: !output.spec.tools.is_empty(),
-            call_ids,
-            generation,
-            turn_recorder,
         })
     }
 
-    /// Sends a resolved request to an upstream model.
-    async fn start_upstream(
+    /// Sends the messages to an upstream model.
+    async fn submit_upstream(
         &self,
-        access: &Access,
         model: &Arc<UpstreamModel>,
-        (call, default_max_tokens): (ChatCall, Option<u32>),
-        Resolved { context, output, tools_bytes, .. }: Resolved,
+        call: CompleteCall,
         recorder: Arc<UsageRecorder>,
-    ) -> Result<RunningChat> {
-        self.generation.upstream.require(access, model, &[Kind::Chat]).await?;
+    ) -> Result<Submitted> {
+        let CompleteCall { call, context, output, tools_bytes, default_max_tokens, .. } = call;
         of_prompt(call.prompt_logprobs).refuse_upstream(&model.id)?;
-        recorder.set_model(&model.id);
         if context.has_tokens() {
             let text = format!(
                 "'{CONTINUED}' has tokens of a model of this server, but the model '{}' runs on another one. Send the messages of the conversation to /api/chat.",
@@ -238,10 +273,6 @@ impl Chat {
             );
             return Err(Error::invalid(CONTINUED, text));
         }
-        let clock_rng = &self.generation.clock_rng;
-        let call_ids = ToolCallIds::new(&**clock_rng);
-        let turn_recorder =
-            self.context_loader.turn_recorder(access, context.conversation(), call.context.sent, call_ids);
         let dialect = output.dialect();
         let requested = call.max_tokens.map(|(count, _)| count);
         let (parts, may_drop) = context.parts(call.messages, (Arc::clone(&output.spec.tools), call.prompt), dialect)?;
@@ -270,25 +301,15 @@ impl Chat {
             dialect,
         };
         let fields = request.fields(model)?;
-        let reader = ChatChunks::new(call.choices, stop.clone(), call.logprobs.is_some());
+        let reader = ChatChunks::new(call.choices, stop, call.logprobs.is_some());
         let (operation, truncated, prompt_tokens) = ("chat/completions", prompt.truncated, prompt.tokens);
         let prompt = UpstreamPrompt { operation, fields, reader, choices: call.choices, prompt_tokens, limits };
-        let generation = self.generation.submit_upstream(model, prompt, recorder).await?;
-        Ok(RunningChat {
-            id: CompletionId::generate(&**clock_rng),
-            created: clock_rng.now(),
-            model: model.id.clone(),
-            stop,
+        Ok(Submitted {
+            generation: self.generation.submit_upstream(model, prompt, recorder).await?,
             is_limited_by_context: max_tokens < requested,
-            logprobs: call.logprobs.is_some(),
-            prompt_logprobs: None,
             prompt_token_ids: None,
             truncated,
             unenforced: Vec::new(),
-            may_call: !output.spec.tools.is_empty(),
-            call_ids,
-            generation,
-            turn_recorder,
         })
     }
 
@@ -310,7 +331,8 @@ impl Chat {
         let mut id = id.to_owned();
         self.generation.resolve_alias(access, &mut id).await?;
         let id = id.as_str();
-        if let Some(model) = self.generation.upstream_model(access, id).await? {
+        access.require_model(id)?;
+        if let Some(model) = self.generation.upstream.find(id).await? {
             recorder.set_model(&model.id);
         } else if self.generation.admit(access, id, recorder).await?.is_none() {
             let (model, ()) = self.generation.prepare_with(access, id, 0, |_, _| Ok(())).await?;

@@ -12,6 +12,7 @@ use super::sampling_request::SamplingRequest;
 use super::text_input::{TextField, TextInput, check_ids};
 use super::upstream::completion_chunk::CompletionChunks;
 use super::upstream::completion_request::CompletionRequest;
+use super::upstream::models::Location;
 use super::upstream::request_fields::TextParameters;
 use super::upstream::response_limits::TextLimits;
 use crate::clock_rng::Timestamp;
@@ -99,6 +100,14 @@ pub struct RunningCompletion {
     begun: Vec<bool>,
 }
 
+/// A request that the engine or an upstream model has accepted.
+struct Submitted {
+    generation: RunningGeneration,
+    is_cut: bool,
+    prompt_token_ids: Vec<Option<Arc<[u32]>>>,
+    echo: Vec<Option<Arc<str>>>,
+}
+
 /// The prompts of a request with their names in error messages.
 struct Prompts {
     inputs: Vec<TextInput>,
@@ -159,20 +168,50 @@ impl Completions {
         let defaults = self.generation.engine.models().generation_defaults(&name);
         self.generation.resolve_alias(access, &mut name).await?;
         call.fill_in(&defaults);
-        if let Some(model) = self.generation.upstream_model(access, &name).await? {
-            return self.start_upstream(access, &model, call, recorder).await;
-        }
-        let TextGeneration { engine, clock_rng, .. } = &self.generation;
+        let kinds = &[Kind::Chat, Kind::Completion];
+        let location = self.generation.locate(access, &name, kinds, &recorder).await?;
+        let (logprobs, prompt_logprobs) = (call.logprobs, call.prompt_logprobs);
+        let stop = call.stop.clone().unwrap_or_default();
+        let submitted = match location {
+            Location::Local => self.submit(access, &name, call, recorder).await?,
+            Location::Upstream(model) => self.submit_upstream(&model, call, recorder).await?,
+        };
+        let Submitted { generation, is_cut, prompt_token_ids, echo } = submitted;
+        let clock_rng = &self.generation.clock_rng;
+        Ok(RunningCompletion {
+            id: TextCompletionId::generate(&**clock_rng),
+            created: clock_rng.now(),
+            model: name,
+            logprobs,
+            prompt_logprobs,
+            stop,
+            is_cut,
+            generation,
+            prompt_token_ids,
+            begun: vec![false; echo.len()],
+            echo,
+        })
+    }
+
+    /// Tokenises the prompts and submits them to the engine.
+    async fn submit(
+        &self,
+        access: &Access,
+        name: &str,
+        call: CompletionCall,
+        recorder: Arc<UsageRecorder>,
+    ) -> Result<Submitted> {
+        let engine = &self.generation.engine;
         let (dialect, prompt_logprobs) = (call.dialect, call.of_prompt());
         let max_tokens = call.max_tokens.map(|(count, _)| count).or(call.default_max_tokens);
         let field = TextField { name: "prompt", single: call.single };
         let prompts = Prompts { inputs: call.prompts, field, gap: call.gap, max_tokens, dialect };
-        if let Some(model) = self.generation.admit(access, &name, &recorder).await? {
+        if let Some(model) = self.generation.admit(access, name, &recorder).await? {
             prompts.check_estimates(engine, &model, &recorder).await?;
         }
         let (bytes, echo) = (prompts.bytes(), call.echo);
         let bound_by = engine.clone();
-        let prepared = self.generation.prepare_with(access, &name, bytes, move |model, bound| {
+        let prepared = self.generation.prepare_with(access, name, bytes, move |model, bound| {
             prompts.tokenise(model, bound_by.positions(model), echo, bound)
         });
         let (model, prompts) = prepared.await?;
@@ -210,34 +249,18 @@ impl Completions {
                 tenant: access.project().to_u128(),
             });
         }
-        Ok(RunningCompletion {
-            generation: self.generation.submit(&model, requests, recorder).await?,
-            id: TextCompletionId::generate(&**clock_rng),
-            created: clock_rng.now(),
-            logprobs: call.logprobs,
-            prompt_logprobs: call.prompt_logprobs,
-            begun: vec![false; echoes.len()],
-            prompt_token_ids,
-            model: name,
-            stop,
-            is_cut,
-            echo: echoes,
-        })
+        let generation = self.generation.submit(&model, requests, recorder).await?;
+        Ok(Submitted { generation, is_cut, prompt_token_ids, echo: echoes })
     }
-}
 
-impl Completions {
-    /// Sends a request to an upstream model.
-    async fn start_upstream(
+    /// Sends the prompts to an upstream model.
+    async fn submit_upstream(
         &self,
-        access: &Access,
         model: &Arc<UpstreamModel>,
         call: CompletionCall,
         recorder: Arc<UsageRecorder>,
-    ) -> Result<RunningCompletion> {
-        self.generation.upstream.require(access, model, &[Kind::Chat, Kind::Completion]).await?;
+    ) -> Result<Submitted> {
         call.of_prompt().refuse_upstream(&model.id)?;
-        recorder.set_model(&model.id);
         let max_tokens = call.max_tokens.map(|(count, _)| count).or(call.default_max_tokens);
         let stop = call.stop.unwrap_or_default();
         let Gap { suffix, files, middle, .. } = call.gap.clone().unwrap_or_default();
@@ -265,7 +288,7 @@ impl Completions {
         };
         let (fields, prompt_tokens) = (request.fields(model)?, request.tokens());
         let choices = call.choices.saturating_mul(u32::try_from(prompts.len()).unwrap_or(u32::MAX));
-        let reader = CompletionChunks::new(choices, stop.clone(), call.logprobs.is_some());
+        let reader = CompletionChunks::new(choices, stop, call.logprobs.is_some());
         let limits = TextLimits::new(model, max_tokens, choices, call.logprobs);
         let prompt = UpstreamPrompt { operation: "completions", fields, reader, choices, prompt_tokens, limits };
         let echo = |input: TextInput| match input {
@@ -274,20 +297,11 @@ impl Completions {
         };
         let echoes = prompts.into_iter().map(echo);
         let echo = echoes.flat_map(|echo: Option<Arc<str>>| std::iter::repeat_n(echo, call.choices as usize));
-        let echo: Vec<_> = echo.collect();
-        let clock_rng = &self.generation.clock_rng;
-        Ok(RunningCompletion {
+        Ok(Submitted {
+            echo: echo.collect(),
             generation: self.generation.submit_upstream(model, prompt, recorder).await?,
-            id: TextCompletionId::generate(&**clock_rng),
-            created: clock_rng.now(),
-            logprobs: call.logprobs,
-            prompt_logprobs: None,
-            begun: vec![false; echo.len()],
-            prompt_token_ids: Vec::new(),
-            model: model.id.clone(),
-            stop,
             is_cut: false,
-            echo,
+            prompt_token_ids: Vec::new(),
         })
     }
 }

@@ -8,11 +8,11 @@ use super::model_name::authorize_name;
 use super::prompt_preparation::PromptPreparation;
 use super::text_input::{TextField, TextInput};
 use super::upstream::embeddings::{self as remote, EmbeddingRequest};
-use super::upstream::models::UpstreamModels;
+use super::upstream::models::{Location, UpstreamModels};
 use super::upstream::request_fields::json_call;
 use super::upstream::response_limits;
 use super::upstream::token_estimate;
-use super::upstream::told_usage::is_possible_input;
+use super::upstream::told_usage::{ToldValues, is_possible_input};
 use crate::clock_rng::ClockRng;
 use crate::engine::{
     EncoderModel, Engine, InputType, Matryoshka, ModelKind, TokenizeLimits, Tokenized, truncate_dimensions,
@@ -21,7 +21,7 @@ use crate::error::{Code, Error, Result};
 use crate::ids::EmbeddingId;
 use crate::service::access::Access;
 use crate::service::usage::UsageRecorder;
-use crate::upstream::{Kind, Response, UpstreamModel};
+use crate::upstream::{Kind, UpstreamCall, UpstreamModel};
 
 /// Runs embeddings and reranking.
 pub struct Embeddings {
@@ -57,6 +57,42 @@ pub struct Embedded {
     pub loading: Duration,
 }
 
+/// A request to an encoder, which this server or another one carries out.
+pub(super) trait EncoderCall: Send + Sized + 'static {
+    /// The kind of its model.
+    const KIND: Kind;
+    /// What each text becomes.
+    type Value: Send + 'static;
+
+    /// The ID of the model.
+    fn model(&self) -> &str;
+
+    /// The number of texts and their bytes.
+    fn size(&self) -> (usize, usize);
+
+    /// Checks the request against a model of this server, and tokenises the texts.
+    fn tokenise(&self, model: &EncoderModel, bound: &TokenizeLimits) -> Result<Vec<Tokenized>>;
+
+    /// What the output of a model of this server for one text means.
+    fn value(&self, output: Vec<f32>) -> Self::Value;
+
+    /// The request to an upstream model, and what reads its response.
+    fn upstream(&self, model: &Arc<UpstreamModel>) -> Result<(UpstreamCall, ReadResponse<Self::Value>)>;
+}
+
+/// Reads the response to an upstream request. `None`: it makes no sense.
+pub(super) type ReadResponse<T> = Box<dyn FnMut(&[u8]) -> Option<ToldValues<T>> + Send>;
+
+/// The result of an [`EncoderCall`].
+pub(super) struct Encoded<C: EncoderCall> {
+    pub call: C,
+    /// In the order of the texts.
+    pub values: Vec<C::Value>,
+    pub tokens: u64,
+    /// How long it took until the model was loaded.
+    pub loading: Duration,
+}
+
 impl EmbeddingCall {
     /// The name of an input in error messages.
     fn field(&self, index: usize) -> String {
@@ -80,71 +116,65 @@ impl Embeddings {
     /// future cancels what is not computed yet.
     pub async fn run(&self, access: &Access, mut call: EmbeddingCall, recorder: &UsageRecorder) -> Result<Embedded> {
         authorize_name(&self.engine, access, &mut call.model)?;
-        if let Some(model) = self.upstream.find(&call.model).await? {
-            return self.run_upstream(access, &model, call, recorder).await;
-        }
-        let (engine, allowed, clock_rng) = (self.engine.clone(), access.clone(), Arc::clone(&self.clock_rng));
-        let received = clock_rng.uptime();
-        let bytes = call.inputs.iter().map(TextInput::bytes).sum();
-        let prepare = move |bound: TokenizeLimits| {
-            let id = call.model.as_str();
-            let errors = ModelErrors { engine: &engine, access: &allowed };
-            let model = engine
-                .models()
-                .load_encoder(id, ModelKind::Embedding)
-                .map_err(|error| errors.load_failed(id, &error))?;
-            let loading = clock_rng.uptime().saturating_sub(received);
-            check_dimensions(&model, call.dimensions)?;
-            let texts = tokenise(&model, &call, &bound)?;
-            Ok(((call, loading), model, texts))
-        };
-        let ((call, loading), mut vectors, tokens) = self.compute(access, recorder, bytes, prepare).await?;
-        if let Some(length) = call.dimensions {
-            vectors.iter_mut().for_each(|vector| truncate_dimensions(vector, length as usize));
-        }
-        Ok(Embedded { id: EmbeddingId::generate(&*self.clock_rng), model: call.model, vectors, tokens, loading })
+        let Encoded { call, values, tokens, loading } = self.encode(access, call, recorder).await?;
+        let id = EmbeddingId::generate(&*self.clock_rng);
+        Ok(Embedded { id, model: call.model, vectors: values, tokens, loading })
     }
 
-    /// Sends a request to an upstream model.
-    async fn run_upstream(
+    /// Carries out a call whose model's name is authorized, wherever the model runs. Usage is added to `recorder`.
+    pub(super) async fn encode<C: EncoderCall>(
         &self,
         access: &Access,
-        model: &Arc<UpstreamModel>,
-        call: EmbeddingCall,
+        call: C,
         recorder: &UsageRecorder,
-    ) -> Result<Embedded> {
-        self.upstream.require(access, model, &[Kind::Embedding]).await?;
-        recorder.set_model(&model.id);
-        let EmbeddingCall { inputs, dimensions, input_type, truncate, .. } = call;
-        let request = EmbeddingRequest { inputs: &inputs, dimensions, input_type, truncate };
-        let (fields, count) = (request.fields(model)?, inputs.len());
-        let sent = json_call(model, "embeddings", fields, response_limits::vectors(model, count, dimensions));
-        let bytes = inputs.iter().map(TextInput::bytes).sum();
-        recorder.charge_prompt(token_estimate::prompt_tokens(bytes, 0).into()).await?;
-        recorder.set_estimated(true);
-        let told = self.upstream.whole(sent, move |body| remote::read(body, count)).await;
-        let (told, response) = told.inspect_err(|_| recorder.waive())?;
-        let tokens = Self::settle(recorder, &response, told.tokens, (bytes, count));
-        let id = EmbeddingId::generate(&*self.clock_rng);
-        Ok(Embedded { id, model: model.id.clone(), vectors: told.vectors, tokens, loading: Duration::ZERO })
+    ) -> Result<Encoded<C>> {
+        match self.upstream.locate(access, call.model(), &[C::KIND], recorder).await? {
+            Location::Local => self.encode_here(access, call, recorder).await,
+            Location::Upstream(model) => self.encode_upstream(&model, call, recorder).await,
+        }
     }
 
-    /// Records the tokens that a target reports for texts with this many bytes, or else their estimate. Returns their
-    /// number.
-    pub(super) fn settle(
+    async fn encode_here<C: EncoderCall>(
+        &self,
+        access: &Access,
+        call: C,
         recorder: &UsageRecorder,
-        response: &Response,
-        told: Option<u32>,
-        (bytes, texts): (usize, usize),
-    ) -> u64 {
-        let (claimed, told) = (told, told.filter(|tokens| is_possible_input(*tokens, bytes, texts)));
+    ) -> Result<Encoded<C>> {
+        let (engine, allowed, clock_rng) = (self.engine.clone(), access.clone(), Arc::clone(&self.clock_rng));
+        let (received, (_, bytes)) = (clock_rng.uptime(), call.size());
+        let prepare = move |bound: TokenizeLimits| {
+            let (id, errors) = (call.model(), ModelErrors { engine: &engine, access: &allowed });
+            let model = engine.models().load_encoder(id, C::KIND.into()).map_err(|error| errors.load_failed(id, &error))?;
+            let loading = clock_rng.uptime().saturating_sub(received);
+            let texts = call.tokenise(&model, &bound)?;
+            Ok(((call, loading), model, texts))
+        };
+        let ((call, loading), outputs, tokens) = self.compute(access, recorder, bytes, prepare).await?;
+        let values = outputs.into_iter().map(|output| call.value(output)).collect();
+        Ok(Encoded { call, values, tokens, loading })
+    }
+
+    /// Charges the estimate of the tokens until the target reports their number.
+    async fn encode_upstream<C: EncoderCall>(
+        &self,
+        model: &Arc<UpstreamModel>,
+        call: C,
+        recorder: &UsageRecorder,
+    ) -> Result<Encoded<C>> {
+        let ((sent, read), (texts, bytes)) = (call.upstream(model)?, call.size());
+        let estimate = token_estimate::prompt_tokens(bytes, 0);
+        recorder.charge_prompt(estimate.into()).await?;
+        recorder.set_estimated(true);
+        let (told, response) = self.upstream.whole(sent, read).await.inspect_err(|_| recorder.waive())?;
+        let ToldValues { values, tokens: claimed } = told;
+        let told = claimed.filter(|tokens| is_possible_input(*tokens, bytes, texts));
         if told != claimed {
             response.doubt_usage();
         }
-        let tokens = told.unwrap_or_else(|| token_estimate::prompt_tokens(bytes, 0)).into();
+        let tokens = told.unwrap_or(estimate).into();
         recorder.set_input(tokens);
         recorder.set_estimated(told.is_none());
-        tokens
+        Ok(Encoded { call, values, tokens, loading: Duration::ZERO })
     }
 
     /// Loads an embedding model without computing anything.
@@ -187,6 +217,41 @@ impl Embeddings {
             .map_err(|refused| errors::from_refused(model.id(), refused))?;
         let vectors = receiver.await.map_err(|_| Error::internal("the engine forgot a request"))?;
         Ok((call, vectors.inspect_err(|_| recorder.waive()).map_err(errors::from_failure)?, tokens))
+    }
+}
+
+impl EncoderCall for EmbeddingCall {
+    const KIND: Kind = Kind::Embedding;
+    type Value = Vec<f32>;
+
+    fn model(&self) -> &str {
+        &self.model
+    }
+
+    fn size(&self) -> (usize, usize) {
+        (self.inputs.len(), self.inputs.iter().map(TextInput::bytes).sum())
+    }
+
+    fn tokenise(&self, model: &EncoderModel, bound: &TokenizeLimits) -> Result<Vec<Tokenized>> {
+        check_dimensions(model, self.dimensions)?;
+        tokenise(model, self, bound)
+    }
+
+    fn value(&self, mut vector: Vec<f32>) -> Vec<f32> {
+        if let Some(length) = self.dimensions {
+            truncate_dimensions(&mut vector, length as usize);
+        }
+        vector
+    }
+
+    fn upstream(&self, model: &Arc<UpstreamModel>) -> Result<(UpstreamCall, ReadResponse<Vec<f32>>)> {
+        let Self { inputs, dimensions, input_type, truncate, .. } = self;
+        let request =
+            EmbeddingRequest { inputs, dimensions: *dimensions, input_type: *input_type, truncate: *truncate };
+        let count = inputs.len();
+        let max_bytes = response_limits::vectors(model, count, *dimensions);
+        let sent = json_call(model, "embeddings", request.fields(model)?, max_bytes);
+        Ok((sent, Box::new(move |body| remote::read(body, count))))
     }
 }
 

@@ -8,10 +8,10 @@ use super::fine_tuning::TunedModels;
 use super::prompt_length::check_token_ids;
 use super::prompt_preparation::PromptPreparation;
 pub(crate) use super::running_generation::{Choice, Choices, RunningGeneration, RunningText, Usage, finite_logprob};
-use super::running_generation::{Deltas, NewGeneration, RunningPrompt};
+use super::running_generation::{Deltas, RunningPrompt};
 use super::sampling_request::SamplingRequest;
 use super::upstream::errors::from_failure;
-use super::upstream::models::UpstreamModels;
+use super::upstream::models::{Location, UpstreamModels};
 use super::upstream::request_fields::{Fields, json_bytes, json_call};
 use super::upstream::response_limits::TextLimits;
 use super::upstream::text_stream::{ChunkReader, ExpectedText, UpstreamDeltas};
@@ -21,7 +21,7 @@ use crate::engine::{Engine, GenerationRequest, Sampling, TextModel, TokenizeLimi
 use crate::error::Result;
 use crate::service::access::Access;
 use crate::service::usage::UsageRecorder;
-use crate::upstream::UpstreamModel;
+use crate::upstream::{Kind, UpstreamModel};
 
 /// Prepares and submits prompts. Clones share the limits of preparation.
 #[derive(Clone)]
@@ -81,10 +81,16 @@ impl TextGeneration {
         self.tuned.register(access, id).await
     }
 
-    /// The upstream model `id`, after a check of the key's permission; `None` if this server runs it.
-    pub(super) async fn upstream_model(&self, access: &Access, id: &str) -> Result<Option<Arc<UpstreamModel>>> {
+    /// Where the model `id` runs, after a check of the key's permission. `kinds`: those of upstream models that can do the work.
+    pub(super) async fn locate(
+        &self,
+        access: &Access,
+        id: &str,
+        kinds: &[Kind],
+        recorder: &UsageRecorder,
+    ) -> Result<Location> {
         access.require_model(id)?;
-        self.upstream.find(id).await
+        self.upstream.locate(access, id, kinds, recorder).await
     }
 
     /// Runs `work`, which tokenises `bytes` of text, off the async threads.
@@ -152,9 +158,8 @@ impl TextGeneration {
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningGeneration> {
         let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
-        let choices = requests.first().map_or(1, |request| request.choices);
         recorder.charge_prompt(tokens as u64).await?;
-        let submitted = self.clock_rng.uptime();
+        let submitted = (self.clock_rng.uptime(), Arc::clone(&self.clock_rng));
         let submit = |request: GenerationRequest| {
             let choices = request.choices;
             Ok(RunningPrompt::new(Deltas::Engine(self.engine.submit(model, request)?.deltas), choices))
@@ -164,19 +169,8 @@ impl TextGeneration {
         let prompts = prompts.inspect_err(|_| recorder.waive());
         let prompts = prompts.map_err(|refused| errors::from_refused(model.id(), refused))?;
         let prompt_tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
-        let (context_window, clock_rng) = (model.context_window(), Arc::clone(&self.clock_rng));
-        let system_fingerprint = Some(self.engine.system_fingerprint(model));
-        let new = NewGeneration {
-            prompts,
-            choices,
-            prompt_tokens,
-            recorder,
-            context_window,
-            system_fingerprint,
-            submitted,
-            clock_rng,
-        };
-        Ok(new.into())
+        let running = RunningGeneration::new(prompts, prompt_tokens, recorder, submitted);
+        Ok(running.of_model(model.context_window(), Some(self.engine.system_fingerprint(model))))
     }
 
     /// Charges the prompts to the project by their estimate, sends them to an upstream model and waits until its response
@@ -190,7 +184,7 @@ impl TextGeneration {
         let UpstreamPrompt { operation, fields, reader, choices, prompt_tokens, limits } = prompt;
         recorder.charge_prompt(prompt_tokens.into()).await?;
         recorder.set_estimated(true);
-        let submitted = self.clock_rng.uptime();
+        let submitted = (self.clock_rng.uptime(), Arc::clone(&self.clock_rng));
         let usage = UsageBounds::new(prompt_tokens, json_bytes(&fields), limits);
         let expected = ExpectedText { choices, max_bytes: limits.bytes, usage };
         let call = json_call(model, operation, fields, limits.stream_bytes());
@@ -202,20 +196,9 @@ impl TextGeneration {
         })?;
         let deltas = Deltas::Upstream { id: model.id.clone(), deltas };
         let prompts = vec![RunningPrompt::new(deltas, choices)];
-        // If it is unknown, it is never exceeded.
-        let context_window = model.context.unwrap_or(u32::MAX);
-        let clock_rng = Arc::clone(&self.clock_rng);
-        let new = NewGeneration {
-            prompts,
-            choices,
-            prompt_tokens,
-            recorder,
-            context_window,
-            system_fingerprint: None,
-            submitted,
-            clock_rng,
-        };
-        Ok(new.into())
+        let running = RunningGeneration::new(prompts, prompt_tokens, recorder, submitted);
+        // If the window is unknown, it is never exceeded.
+        Ok(running.of_model(model.context.unwrap_or(u32::MAX), None))
     }
 
     /// The seed of a request that sets none.

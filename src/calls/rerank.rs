@@ -3,21 +3,20 @@
 use std::sync::Arc;
 
 use super::blocking::run_blocking;
-use super::embeddings::{EmbeddingCall, Embeddings, too_long};
-use super::errors::{ModelErrors, from_stopped};
+use super::embeddings::{EmbeddingCall, Embeddings, Encoded, EncoderCall, ReadResponse, too_long};
+use super::errors::from_stopped;
 use super::model_name::{authorize_name, or_only};
 use super::text_input::{TextField, TextInput};
 use super::upstream::errors::unsupported;
 use super::upstream::request_fields::json_call;
 use super::upstream::rerank::{self as remote, RerankRequest};
 use super::upstream::response_limits;
-use super::upstream::token_estimate;
 use crate::engine::{EncoderModel, InputType, ModelInfo, ModelKind, TokenizeLimits, Tokenized};
 use crate::error::{Error, Result};
 use crate::ids::RerankId;
 use crate::service::access::Access;
 use crate::service::usage::UsageRecorder;
-use crate::upstream::{Kind, UpstreamModel};
+use crate::upstream::{Kind, UpstreamCall, UpstreamModel};
 
 /// A request for scores; `http` has validated each field on its own.
 pub struct ScoreCall {
@@ -105,9 +104,6 @@ impl Embeddings {
 
     /// True for embedding models.
     async fn embeds(&self, id: &str) -> Result<bool> {
-        if let Some(model) = self.upstream.find(id).await? {
-            return Ok(model.kind == Kind::Embedding);
-        }
         let (engine, id) = (self.engine.clone(), id.to_owned());
         run_blocking(move || Ok(engine.models().find(&id).is_some_and(|model| model.kind == ModelKind::Embedding)))
             .await
@@ -137,65 +133,25 @@ impl Embeddings {
 
     /// Scores pairs with a reranking model. The name of the model is authorized.
     async fn score_pairs(&self, access: &Access, call: ScoreCall, recorder: &UsageRecorder) -> Result<Scored> {
-        if let Some(model) = self.upstream.find(&call.model).await? {
-            return self.score_upstream(access, &model, call, recorder).await;
-        }
-        let (engine, allowed) = (self.engine.clone(), access.clone());
-        let bytes =
-            call.queries.iter().cycle().zip(&call.documents).map(|(query, document)| query.len() + document.len());
-        let bytes = bytes.sum();
-        let prepare = move |bound: TokenizeLimits| {
-            let id = call.model.as_str();
-            let errors = ModelErrors { engine: &engine, access: &allowed };
-            let model = engine
-                .models()
-                .load_encoder(id, ModelKind::Reranker)
-                .map_err(|error| errors.load_failed(id, &error))?;
-            let pairs = call.tokenise(&model, &bound)?;
-            Ok((call, model, pairs))
-        };
-        let (call, scores, tokens) = self.compute(access, recorder, bytes, prepare).await?;
-        let score = |logit: f32| if call.raw { logit } else { 1. / (1. + (-logit).exp()) };
-        let scores = scores.into_iter().map(|logit| logit.first().copied().map_or(f32::NAN, score)).collect();
+        let Encoded { call, values, tokens, .. } = self.encode(access, call, recorder).await?;
         let id = RerankId::generate(&*self.clock_rng);
-        Ok(Scored { id, model: call.model, scores, documents: call.documents, tokens })
-    }
-
-    /// Sends a request to an upstream model.
-    async fn score_upstream(
-        &self,
-        access: &Access,
-        model: &Arc<UpstreamModel>,
-        call: ScoreCall,
-        recorder: &UsageRecorder,
-    ) -> Result<Scored> {
-        self.upstream.require(access, model, &[Kind::Rerank]).await?;
-        recorder.set_model(&model.id);
-        let ScoreCall { queries, query_field, documents, truncate, max_document_tokens, raw, .. } = call;
-        let [query] = queries.as_slice() else {
-            let name = query_field.name;
-            let text =
-                format!("'{name}' is a list, but the model '{}' takes one query. Send one in each request.", model.id);
-            return Err(Error::invalid(name, text));
-        };
-        if max_document_tokens.is_some() {
-            return Err(unsupported(&model.id, "max_tokens_per_doc"));
-        }
-        let request = RerankRequest { query, documents: &documents, truncate, raw };
-        let sent = json_call(model, "rerank", request.fields(model)?, response_limits::scores(&documents));
-        let (count, needs_sigmoid) = (documents.len(), request.needs_sigmoid(model));
-        let bytes = documents.iter().map(|document| query.len() + document.len()).sum();
-        recorder.charge_prompt(token_estimate::prompt_tokens(bytes, 0).into()).await?;
-        recorder.set_estimated(true);
-        let told = self.upstream.whole(sent, move |body| remote::read(body, count, needs_sigmoid)).await;
-        let (told, response) = told.inspect_err(|_| recorder.waive())?;
-        let tokens = Self::settle(recorder, &response, told.tokens, (bytes, count));
-        let id = RerankId::generate(&*self.clock_rng);
-        Ok(Scored { id, model: model.id.clone(), scores: told.scores, documents, tokens })
+        Ok(Scored { id, model: call.model, scores: values, documents: call.documents, tokens })
     }
 }
 
-impl ScoreCall {
+impl EncoderCall for ScoreCall {
+    const KIND: Kind = Kind::Rerank;
+    type Value = f32;
+
+    fn model(&self) -> &str {
+        &self.model
+    }
+
+    fn size(&self) -> (usize, usize) {
+        let pairs = self.queries.iter().cycle().zip(&self.documents);
+        (self.documents.len(), pairs.map(|(query, document)| query.len() + document.len()).sum())
+    }
+
     /// The tokens of each document with its query.
     fn tokenise(&self, model: &EncoderModel, bound: &TokenizeLimits) -> Result<Vec<Tokenized>> {
         let mut pairs = Vec::with_capacity(self.documents.len());
@@ -219,6 +175,28 @@ impl ScoreCall {
             true => Ok(pairs),
             false => Err(Error::internal("a document was not tokenised")),
         }
+    }
+
+    fn value(&self, logits: Vec<f32>) -> f32 {
+        let score = |logit: f32| if self.raw { logit } else { 1. / (1. + (-logit).exp()) };
+        logits.first().copied().map_or(f32::NAN, score)
+    }
+
+    fn upstream(&self, model: &Arc<UpstreamModel>) -> Result<(UpstreamCall, ReadResponse<f32>)> {
+        let Self { queries, query_field, documents, truncate, max_document_tokens, raw, .. } = self;
+        let [query] = queries.as_slice() else {
+            let name = query_field.name;
+            let text =
+                format!("'{name}' is a list, but the model '{}' takes one query. Send one in each request.", model.id);
+            return Err(Error::invalid(name, text));
+        };
+        if max_document_tokens.is_some() {
+            return Err(unsupported(&model.id, "max_tokens_per_doc"));
+        }
+        let request = RerankRequest { query, documents, truncate: *truncate, raw: *raw };
+        let sent = json_call(model, "rerank", request.fields(model)?, response_limits::scores(documents));
+        let (count, needs_sigmoid) = (documents.len(), request.needs_sigmoid(model));
+        Ok((sent, Box::new(move |body| remote::read(body, count, needs_sigmoid))))
     }
 }
 

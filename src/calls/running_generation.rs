@@ -25,6 +25,7 @@ pub(crate) struct RunningGeneration {
     next: usize,
     recorder: Arc<UsageRecorder>,
     context_window: u32,
+    /// `None` for an upstream model.
     system_fingerprint: Option<String>,
     timings: Timings,
     clock_rng: Arc<dyn ClockRng>,
@@ -72,39 +73,34 @@ pub struct Choice {
     pub ending: Option<FinishReason>,
 }
 
-/// The parts of a [`RunningGeneration`].
-pub(super) struct NewGeneration {
-    pub prompts: Vec<RunningPrompt>,
-    /// Choices of each prompt.
-    pub choices: u32,
-    pub prompt_tokens: u32,
-    pub recorder: Arc<UsageRecorder>,
-    pub context_window: u32,
-    /// `None` for an upstream model.
-    pub system_fingerprint: Option<String>,
-    /// When the prompts were submitted.
-    pub submitted: Duration,
-    pub clock_rng: Arc<dyn ClockRng>,
-}
-
-impl From<NewGeneration> for RunningGeneration {
-    fn from(new: NewGeneration) -> Self {
-        let timings = Timings { submitted: new.submitted, first: None, last: None };
+impl RunningGeneration {
+    /// The choices of prompts that have just been submitted, as many of each. `submitted`: when that was; `clock_rng` tells it.
+    pub(super) fn new(
+        prompts: Vec<RunningPrompt>,
+        prompt_tokens: u32,
+        recorder: Arc<UsageRecorder>,
+        (submitted, clock_rng): (Duration, Arc<dyn ClockRng>),
+    ) -> Self {
         Self {
-            prompts: new.prompts,
-            choices: new.choices,
-            prompt_tokens: new.prompt_tokens,
+            choices: prompts.first().map_or(1, RunningPrompt::choices),
+            prompts,
+            prompt_tokens,
             next: 0,
-            recorder: new.recorder,
-            context_window: new.context_window,
-            system_fingerprint: new.system_fingerprint,
-            timings,
-            clock_rng: new.clock_rng,
+            recorder,
+            context_window: u32::MAX,
+            system_fingerprint: None,
+            timings: Timings { submitted, first: None, last: None },
+            clock_rng,
         }
     }
-}
 
-impl RunningGeneration {
+    /// Of a model with this context window and fingerprint.
+    pub(super) fn of_model(mut self, context_window: u32, system_fingerprint: Option<String>) -> Self {
+        self.context_window = context_window;
+        self.system_fingerprint = system_fingerprint;
+        self
+    }
+
     /// The number of choices of all prompts. Those of the first prompt come first.
     pub fn choices(&self) -> u32 {
         self.choices * u32::try_from(self.prompts.len()).unwrap_or(u32::MAX)
@@ -222,6 +218,10 @@ impl Deltas {
 impl RunningPrompt {
     pub fn new(deltas: Deltas, choices: u32) -> Self {
         Self { deltas, cached: 0, generated: vec![(0, 0); choices as usize] }
+    }
+
+    fn choices(&self) -> u32 {
+        u32::try_from(self.generated.len()).unwrap_or(u32::MAX)
     }
 
     /// Counts the tokens that a delta reports.

@@ -8,7 +8,7 @@ use super::bounded_list::AtMost;
 use super::completion_request::text;
 use super::errors::unsupported;
 use super::request_fields::Fields;
-use super::told_usage::input_tokens;
+use super::told_usage::{ToldValues, input_tokens};
 use crate::calls::text_input::TextInput;
 use crate::engine::InputType;
 use crate::error::Result;
@@ -26,12 +26,6 @@ pub struct EmbeddingRequest<'a> {
     pub input_type: InputType,
     /// Truncates texts that are too long.
     pub truncate: bool,
-}
-
-/// Vectors in the order of the texts, and the tokens of all texts if the target reports them.
-pub struct ToldVectors {
-    pub vectors: Vec<Vec<f32>>,
-    pub tokens: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -87,7 +81,7 @@ pub fn add_truncation(fields: &mut Fields, model: &UpstreamModel) -> Result<()> 
 }
 
 /// Reads a response for `count` texts. `None` if it makes no sense.
-pub fn read(body: &[u8], count: usize) -> Option<ToldVectors> {
+pub fn read(body: &[u8], count: usize) -> Option<ToldValues<Vec<f32>>> {
     let Body { data, usage } = serde_json::from_slice(body).ok()?;
     let mut vectors = vec![Vec::new(); count];
     for (place, item) in data.into_iter().enumerate() {
@@ -100,7 +94,7 @@ pub fn read(body: &[u8], count: usize) -> Option<ToldVectors> {
         return None;
     }
     vectors.iter_mut().for_each(|vector| normalise(vector));
-    Some(ToldVectors { vectors, tokens: usage.and_then(input_tokens) })
+    Some(ToldValues { values: vectors, tokens: usage.and_then(input_tokens) })
 }
 
 /// Scales a vector to length 1, unless it has that already.
@@ -119,7 +113,7 @@ mod tests {
     fn vectors_are_in_order_and_have_length_1() {
         let body = br#"{"data":[{"index":1,"embedding":[0,1]},{"index":0,"embedding":[3,4]}],"usage":{"prompt_tokens":5,"total_tokens":5}}"#;
         let told = read(body, 2).unwrap();
-        assert_eq!((told.vectors, told.tokens), (vec![vec![0.6, 0.8], vec![0., 1.]], Some(5)));
+        assert_eq!((told.values, told.tokens), (vec![vec![0.6, 0.8], vec![0., 1.]], Some(5)));
     }
 
     #[test]

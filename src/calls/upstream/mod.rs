@@ -1,8 +1,8 @@
 //! Calls of upstream models: the requests that targets get, and what their responses mean.
 //!
-//! The files here build and read JSON. The calls themselves (`calls::chat`, `calls::embeddings` and so on) ask
-//! [`models::UpstreamModels`] whether another server runs a model, and branch. Admission, metering, conversations and the
-//! formats of responses are the same for both.
+//! The files here build and read JSON. Each call (`calls::chat`, `calls::embeddings` and so on) asks
+//! [`models::UpstreamModels`] once where its model runs, and has one function for each answer. Admission, metering,
+//! conversations and the formats of responses are the same for both.
 //!
 //! Upstream models branch off here and not in the engine, because an upstream request has no device work to schedule.
 //! The deltas of a text are the only thing that both have in common, so limits, metering, conversations and the

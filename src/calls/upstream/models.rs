@@ -11,7 +11,13 @@ use crate::service::access::Access;
 use crate::service::usage::UsageRecorder;
 use crate::upstream::{Kind, Response, Task, UpstreamCall, UpstreamClient, UpstreamModel};
 
-/// A model that a request names.
+/// Where a model runs.
+pub enum Location {
+    Local,
+    Upstream(Arc<UpstreamModel>),
+}
+
+/// A model that a request names, ready for it.
 pub enum ServedModel<M, S> {
     /// It is loaded on this server. With the slot of the request's preparation.
     Local(Arc<M>, S),
@@ -47,9 +53,22 @@ impl UpstreamModels {
         }
     }
 
-    /// The model `id` of kind `M`, which is loaded if this server runs it. An upstream model must be of one of `kinds`. Records the
-    /// model's name. `acquire` takes the slot in which a request to a model of this server is prepared; a load that has begun
-    /// keeps it even if the request is gone.
+    /// Where the model `id` runs. An upstream model must be of one of `kinds`; its name is recorded.
+    pub async fn locate(
+        &self,
+        access: &Access,
+        id: &str,
+        kinds: &[Kind],
+        recorder: &UsageRecorder,
+    ) -> Result<Location> {
+        let Some(model) = self.find(id).await? else { return Ok(Location::Local) };
+        self.require(access, &model, kinds).await?;
+        recorder.set_model(&model.id);
+        Ok(Location::Upstream(model))
+    }
+
+    /// Like [`Self::locate`], for a model of kind `M`, which is loaded and recorded if this server runs it. `acquire` takes the
+    /// slot in which a request to such a model is prepared; a load that has begun keeps it even if the request is gone.
     pub async fn serve<M: Model, S: Send + 'static>(
         &self,
         access: &Access,
@@ -58,9 +77,7 @@ impl UpstreamModels {
         recorder: &UsageRecorder,
         acquire: impl FnOnce() -> Result<S>,
     ) -> Result<ServedModel<M, S>> {
-        if let Some(model) = self.find(id).await? {
-            self.require(access, &model, kinds).await?;
-            recorder.set_model(&model.id);
+        if let Location::Upstream(model) = self.locate(access, id, kinds, recorder).await? {
             return Ok(ServedModel::Upstream(model));
         }
         let slot = acquire()?;
@@ -76,7 +93,7 @@ impl UpstreamModels {
     }
 
     /// Refuses a model that does something else.
-    pub async fn require(&self, access: &Access, model: &UpstreamModel, kinds: &[Kind]) -> Result<()> {
+    async fn require(&self, access: &Access, model: &UpstreamModel, kinds: &[Kind]) -> Result<()> {
         if kinds.contains(&model.kind) {
             return Ok(());
         }

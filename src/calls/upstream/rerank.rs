@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::embeddings::add_truncation;
 use super::errors::unsupported;
 use super::request_fields::Fields;
-use super::told_usage::input_tokens;
+use super::told_usage::{ToldValues, input_tokens};
 use crate::error::Result;
 use crate::upstream::{Api, UpstreamModel};
 
@@ -19,12 +19,6 @@ pub struct RerankRequest<'a> {
     pub truncate: bool,
     /// Requests raw scores instead of scores from 0 to 1.
     pub raw: bool,
-}
-
-/// Scores in the order of the documents, and the tokens of all pairs if the target reports them.
-pub struct ToldScores {
-    pub scores: Vec<f32>,
-    pub tokens: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -68,7 +62,7 @@ impl RerankRequest<'_> {
 }
 
 /// Reads a response for `count` documents. `None` if it makes no sense.
-pub fn read(body: &[u8], count: usize, needs_sigmoid: bool) -> Option<ToldScores> {
+pub fn read(body: &[u8], count: usize, needs_sigmoid: bool) -> Option<ToldValues<f32>> {
     let Body { results, usage } = match body.trim_ascii_start() {
         // TEI's format. A reader that tries both would keep a copy of all values.
         list @ [b'[', ..] => Body { results: serde_json::from_slice(list).ok()?, usage: None },
@@ -80,7 +74,7 @@ pub fn read(body: &[u8], count: usize, needs_sigmoid: bool) -> Option<ToldScores
         *place = Some(if needs_sigmoid { 1. / (1. + (-score).exp()) } else { score }).filter(|score| score.is_finite());
     }
     let scores = scores.into_iter().collect::<Option<_>>()?;
-    Some(ToldScores { scores, tokens: usage.and_then(input_tokens) })
+    Some(ToldValues { values: scores, tokens: usage.and_then(input_tokens) })
 }
 
 #[cfg(test)]
@@ -91,10 +85,10 @@ mod tests {
     fn both_formats_are_read() {
         let jina = br#"{"results":[{"index":1,"relevance_score":0.9},{"index":0,"relevance_score":0.25}],"usage":{"total_tokens":7}}"#;
         let told = read(jina, 2, false).unwrap();
-        assert_eq!((told.scores, told.tokens), (vec![0.25, 0.9], Some(7)));
+        assert_eq!((told.values, told.tokens), (vec![0.25, 0.9], Some(7)));
         let tei = br#"[{"index":0,"score":0.0},{"index":1,"score":-100.0}]"#;
         let told = read(tei, 2, true).unwrap();
-        assert_eq!((told.scores[0], told.scores[1] < 1e-6, told.tokens), (0.5, true, None));
+        assert_eq!((told.values[0], told.values[1] < 1e-6, told.tokens), (0.5, true, None));
     }
 
     #[test]

@@ -26,6 +26,12 @@ pub struct ToldUsage {
     pub reasoning_tokens: u32,
 }
 
+/// What a target makes of texts, in their order, and the tokens of all texts if the target reports them.
+pub struct ToldValues<T> {
+    pub values: Vec<T>,
+    pub tokens: Option<u32>,
+}
+
 /// The fields are read one by one, so that any of them may be anything.
 #[derive(Default, Deserialize)]
 #[serde(default)]
