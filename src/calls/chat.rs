@@ -14,6 +14,7 @@ use super::persist_turn::TurnRecorder;
 use super::prompt_length::{PromptLength, check_estimate, completion_limit};
 use super::prompt_logprobs::PromptLogprobsRequest;
 use super::sampling_request::SamplingRequest;
+use super::turn::output::OutputItems;
 use super::upstream::chat_chunk::ChatChunks;
 use super::upstream::chat_request::ChatRequest;
 use super::upstream::models::Location;
@@ -96,26 +97,15 @@ pub struct RunningChat {
     turn_recorder: TurnRecorder,
 }
 
-/// A request whose agent, conversation, model and output are resolved.
-struct Resolved {
+/// A request whose agent, conversation, model, output and parameters are resolved.
+struct ResolvedCall {
+    call: ChatCall,
     context: ConversationContext,
     output: ResolvedOutput,
     /// Bytes of the tools' definitions.
     tools_bytes: usize,
-    /// The parameters for requests that do not set them.
-    defaults: Arc<GenerationDefaults>,
-}
-
-/// A resolved request with all its parameters.
-struct CompleteCall {
-    call: ChatCall,
-    context: ConversationContext,
-    output: ResolvedOutput,
-    tools_bytes: usize,
     /// The limit of the completion, if the request has none.
     default_max_tokens: Option<u32>,
-    /// Whether the turn is stored in a conversation.
-    is_recorded: bool,
 }
 
 /// A request that the engine or an upstream model has accepted.
@@ -162,27 +152,19 @@ impl Chat {
 
     /// Resolves agent, conversation and model, renders the prompt and submits it to the engine. Fails early if the key
     /// lacks permission, the prompt does not fit or the queue is full. Usage is added to `recorder`.
-    pub async fn start(
-        &self,
-        access: &Access,
-        mut call: ChatCall,
-        recorder: Arc<UsageRecorder>,
-    ) -> Result<RunningChat> {
-        let Resolved { context, output, tools_bytes, defaults } = self.resolve(access, &mut call).await?;
-        let default_max_tokens = call.fill_in(&defaults);
-        let TextGeneration { clock_rng, .. } = &self.generation;
-        let model = context.model.clone();
+    pub async fn start(&self, access: &Access, call: ChatCall, recorder: Arc<UsageRecorder>) -> Result<RunningChat> {
+        let mut resolved = self.resolve(access, call).await?;
+        let ResolvedCall { call, context, output, .. } = &mut resolved;
+        let (clock_rng, model) = (&self.generation.clock_rng, context.model.clone());
         let location = self.generation.locate(access, &model, &[Kind::Chat], &recorder).await?;
         let call_ids = ToolCallIds::new(&**clock_rng);
         let sent = std::mem::take(&mut call.context.sent);
         let turn_recorder = self.context_loader.turn_recorder(access, context.conversation(), sent, call_ids);
         let (stop, may_call) = (call.stop.clone().unwrap_or_default(), !output.spec.tools.is_empty());
         let (logprobs, prompt_logprobs) = (call.logprobs.is_some(), call.prompt_logprobs);
-        let is_recorded = !turn_recorder.is_disabled();
-        let call = CompleteCall { call, context, output, tools_bytes, default_max_tokens, is_recorded };
         let submitted = match location {
-            Location::Local => self.submit(access, call, recorder).await?,
-            Location::Upstream(model) => self.submit_upstream(&model, call, recorder).await?,
+            Location::Local => self.submit(access, resolved, recorder).await?,
+            Location::Upstream(model) => self.submit_upstream(&model, resolved, recorder).await?,
         };
         let Submitted { generation, is_limited_by_context, prompt_token_ids, truncated, unenforced } = submitted;
         Ok(RunningChat {
@@ -204,9 +186,9 @@ impl Chat {
     }
 
     /// Renders the prompt and submits it to the engine.
-    async fn submit(&self, access: &Access, call: CompleteCall, recorder: Arc<UsageRecorder>) -> Result<Submitted> {
-        let CompleteCall { call, context, mut output, tools_bytes, default_max_tokens, is_recorded } = call;
-        let (engine, dialect) = (&self.generation.engine, output.dialect());
+    async fn submit(&self, access: &Access, resolved: ResolvedCall, recorder: Arc<UsageRecorder>) -> Result<Submitted> {
+        let ResolvedCall { call, context, mut output, tools_bytes, default_max_tokens } = resolved;
+        let (engine, dialect, is_recorded) = (&self.generation.engine, output.dialect(), context.is_stored());
         if let Some(model) = self.generation.admit(access, &context.model, &recorder).await? {
             let min_tokens = model.min_prompt_tokens(&call.messages);
             check_estimate(engine, &model, PromptLength::at_least(min_tokens, dialect.prompt(), dialect))?;
@@ -261,10 +243,10 @@ impl Chat {
     async fn submit_upstream(
         &self,
         model: &Arc<UpstreamModel>,
-        call: CompleteCall,
+        resolved: ResolvedCall,
         recorder: Arc<UsageRecorder>,
     ) -> Result<Submitted> {
-        let CompleteCall { call, context, output, tools_bytes, default_max_tokens, .. } = call;
+        let ResolvedCall { call, context, output, tools_bytes, default_max_tokens } = resolved;
         of_prompt(call.prompt_logprobs).refuse_upstream(&model.id)?;
         if context.has_tokens() {
             let text = format!(
@@ -314,9 +296,9 @@ impl Chat {
     }
 
     /// The number of tokens that the prompt of a request has.
-    pub async fn count_tokens(&self, access: &Access, mut call: ChatCall, recorder: &UsageRecorder) -> Result<u32> {
-        let dialect = call.output.dialect;
-        let Resolved { context, output, tools_bytes, .. } = self.resolve(access, &mut call).await?;
+    pub async fn count_tokens(&self, access: &Access, call: ChatCall, recorder: &UsageRecorder) -> Result<u32> {
+        let ResolvedCall { call, context, output, tools_bytes, .. } = self.resolve(access, call).await?;
+        let dialect = output.dialect();
         self.generation.authorize(access, &context.model).await?;
         let limits = Limits { max_tokens: None, bounded: false };
         let tools = (output.spec.tools, tools_bytes);
@@ -345,8 +327,8 @@ impl Chat {
         self.generation.engine.models()
     }
 
-    /// Resolves agent, conversation, model and output of a request.
-    async fn resolve(&self, access: &Access, call: &mut ChatCall) -> Result<Resolved> {
+    /// Resolves agent, conversation, model, output and parameters of a request.
+    async fn resolve(&self, access: &Access, mut call: ChatCall) -> Result<ResolvedCall> {
         let mut context = self.context_loader.load(access, call.model.take(), &mut call.context).await?;
         let defaults = self.models().generation_defaults(&context.model);
         context.default_system = self.models().system_prompt(&context.model);
@@ -354,7 +336,8 @@ impl Chat {
         let request = std::mem::take(&mut call.output);
         let tools_bytes = request.tools.as_ref().or(context.tools.as_ref()).map_or(0, String::len);
         let output = request.resolve(context.tools.take(), self.strict_schemas)?;
-        Ok(Resolved { context, output, tools_bytes, defaults })
+        let default_max_tokens = call.fill_in(&defaults);
+        Ok(ResolvedCall { call, context, output, tools_bytes, default_max_tokens })
     }
 
     /// Loads the model and builds the prompt, off the async threads.
@@ -392,15 +375,20 @@ impl RunningText for RunningChat {
         self.prompt_token_ids.as_deref()
     }
 
-    /// The last delta is returned once the turn is stored in its conversation.
-    async fn next(&mut self) -> Option<Result<TextDelta>> {
-        if !self.turn_recorder.is_writing() {
-            let delta = self.generation.next().await?.map(|delta| self.turn_recorder.observe(delta)).transpose();
-            if delta.is_some() {
-                return delta;
-            }
-        }
+    fn call_ids(&self) -> Option<ToolCallIds> {
+        Some(self.call_ids)
+    }
+
+    fn store(&mut self, output: &OutputItems) -> bool {
+        self.turn_recorder.begin(output)
+    }
+
+    async fn stored(&mut self) -> Result<()> {
         self.turn_recorder.finish().await
+    }
+
+    async fn next(&mut self) -> Option<Result<TextDelta>> {
+        self.generation.next().await
     }
 }
 

@@ -92,7 +92,7 @@ pub struct RunningCompletion {
     /// Set if a prompt was cut.
     pub is_cut: bool,
     generation: RunningGeneration,
-    /// The prompt of each choice, if token IDs are requested, until it is returned.
+    /// The prompt of each choice, if token IDs are requested, until it is taken.
     prompt_token_ids: Vec<Option<Arc<[u32]>>>,
     /// The text with which each choice begins.
     echo: Vec<Option<Arc<str>>>,
@@ -332,7 +332,12 @@ impl RunningCompletion {
         self.echo.get(choice)?.as_deref()
     }
 
-    /// The prompt of a choice, once, if token IDs are requested.
+    /// The prompt of a choice, if token IDs are requested and it was not taken.
+    pub fn prompt_token_ids(&self, choice: u32) -> Option<Arc<[u32]>> {
+        self.prompt_token_ids.get(choice as usize)?.clone()
+    }
+
+    /// The same, once.
     pub fn take_prompt_token_ids(&mut self, choice: u32) -> Option<Arc<[u32]>> {
         self.prompt_token_ids.get_mut(choice as usize).and_then(Option::take)
     }

@@ -127,6 +127,11 @@ impl ConversationContext {
         self.transcript.as_ref().map(|transcript| transcript.conversation.clone())
     }
 
+    /// True if the turn is stored in a conversation.
+    pub fn is_stored(&self) -> bool {
+        self.transcript.is_some()
+    }
+
     /// Bytes of the messages before those of the request.
     pub fn bytes(&self) -> usize {
         let stored: usize =

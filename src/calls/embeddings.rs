@@ -144,7 +144,8 @@ impl Embeddings {
         let (received, (_, bytes)) = (clock_rng.uptime(), call.size());
         let prepare = move |bound: TokenizeLimits| {
             let (id, errors) = (call.model(), ModelErrors { engine: &engine, access: &allowed });
-            let model = engine.models().load_encoder(id, C::KIND.into()).map_err(|error| errors.load_failed(id, &error))?;
+            let model =
+                engine.models().load_encoder(id, C::KIND.into()).map_err(|error| errors.load_failed(id, &error))?;
             let loading = clock_rng.uptime().saturating_sub(received);
             let texts = call.tokenise(&model, &bound)?;
             Ok(((call, loading), model, texts))

@@ -7,9 +7,7 @@ use super::custom_tools;
 use super::dialect::Dialect;
 use crate::clock_rng::ClockRng;
 use crate::display::shorten;
-use crate::engine::{
-    CallMode, CompiledGrammar, GrammarError, OutputSpec, TextFormat, TextModel, Tool, ToolCallDelta, Unenforced,
-};
+use crate::engine::{CallMode, CompiledGrammar, GrammarError, OutputSpec, TextFormat, TextModel, Tool, Unenforced};
 use crate::error::{Error, Result};
 use crate::service::validation::tool_definitions;
 
@@ -222,26 +220,6 @@ impl ResolvedOutput {
             (TextFormat::Free, false) => "tools",
             (TextFormat::Object, _) => self.dialect.output_format(),
             _ => self.text_field,
-        }
-    }
-}
-
-/// A tool call that the model generated.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GeneratedCall {
-    pub name: String,
-    /// JSON, as text.
-    pub arguments: String,
-}
-
-/// Appends the tool call deltas of a step to the calls of a choice.
-pub(super) fn append_call_deltas(calls: &mut Vec<GeneratedCall>, deltas: &[ToolCallDelta]) {
-    for delta in deltas {
-        if let Some(name) = &delta.name {
-            calls.push(GeneratedCall { name: name.clone(), arguments: String::new() });
-        }
-        if let Some(call) = calls.get_mut(delta.index as usize) {
-            call.arguments.push_str(&delta.arguments);
         }
     }
 }

@@ -6,17 +6,18 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::errors;
-use super::output_spec::{GeneratedCall, append_call_deltas};
+use super::output_spec::ToolCallIds;
+use super::turn::output::OutputItems;
 use super::upstream::errors::from_failure;
 use super::upstream::text_stream::UpstreamDeltas;
 use super::upstream::told_usage::ToldUsage;
 use crate::clock_rng::ClockRng;
-use crate::engine::{DeltaStream, FinishReason, PromptToken, TextDelta, TokenInfo};
-use crate::error::{Error, Result};
+use crate::engine::{DeltaStream, TextDelta};
+use crate::error::Result;
 use crate::service::usage::{Outcome, UsageRecorder};
 
 /// The prompts of a call while the engine completes them. Dropping it cancels the work.
-pub(crate) struct RunningGeneration {
+pub struct RunningGeneration {
     prompts: Vec<RunningPrompt>,
     /// Choices of each prompt.
     choices: u32,
@@ -58,19 +59,6 @@ pub struct Usage {
     pub completion_tokens: u32,
     /// How many of the completion's tokens are reasoning.
     pub reasoning_tokens: u32,
-}
-
-/// One complete choice.
-#[derive(Clone, Default)]
-pub struct Choice {
-    pub reasoning: String,
-    pub text: String,
-    pub calls: Vec<GeneratedCall>,
-    pub tokens: Vec<TokenInfo>,
-    /// The tokens of the prompt, if their log-probabilities were requested.
-    pub prompt: Option<Arc<[PromptToken]>>,
-    pub token_ids: Vec<u32>,
-    pub ending: Option<FinishReason>,
 }
 
 impl RunningGeneration {
@@ -255,7 +243,8 @@ impl RunningGeneration {
 }
 
 /// A running call that generates text. Dropping it cancels the work.
-pub(crate) trait RunningText {
+#[expect(async_fn_in_trait, reason = "all implementations are in this crate, and none need be `Send`")]
+pub trait RunningText {
     fn generation(&self) -> &RunningGeneration;
 
     /// The next delta of any choice; `None` when all have ended. Cancel-safe.
@@ -263,6 +252,21 @@ pub(crate) trait RunningText {
 
     /// The tokens of the prompt, if token IDs are requested. `None`: it has several prompts, or an upstream model runs it.
     fn prompt(&self) -> Option<&[u32]> {
+        None
+    }
+
+    /// Begins to store its output in its conversation, now that it has ended. False if it has none.
+    fn store(&mut self, _output: &OutputItems) -> bool {
+        false
+    }
+
+    /// Waits until the output is stored. Cancel-safe.
+    async fn stored(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The ids of its tool calls; `None` if it has none.
+    fn call_ids(&self) -> Option<ToolCallIds> {
         None
     }
 
@@ -285,48 +289,5 @@ pub(crate) trait RunningText {
     /// Records the usage durably; called before the last byte of a stream.
     async fn close(&self, outcome: Outcome) -> Result<()> {
         self.generation().close(outcome).await
-    }
-
-    /// Waits until every choice has ended.
-    async fn whole(&mut self) -> Result<Vec<Choice>> {
-        let mut choices = Choices::new(self.choices());
-        while let Some(delta) = self.next().await {
-            choices.add(delta?);
-        }
-        choices.complete()
-    }
-}
-
-/// A log-probability as JSON has it: impossible tokens get the smallest number, because JSON has no infinity.
-pub fn finite_logprob(logprob: f32) -> f32 {
-    logprob.max(-9999.0)
-}
-
-/// The choices of a call, put together from deltas.
-#[derive(Clone)]
-pub(crate) struct Choices(Vec<Choice>);
-
-impl Choices {
-    pub fn new(count: u32) -> Self {
-        Self((0..count).map(|_| Choice::default()).collect())
-    }
-
-    pub fn add(&mut self, delta: TextDelta) {
-        let Some(choice) = self.0.get_mut(delta.choice as usize) else { return };
-        choice.reasoning.push_str(&delta.reasoning);
-        choice.text.push_str(&delta.text);
-        append_call_deltas(&mut choice.calls, &delta.calls);
-        choice.tokens.extend(delta.tokens);
-        choice.prompt = delta.prompt.or(choice.prompt.take());
-        choice.token_ids.extend(delta.token_ids);
-        choice.ending = delta.end.or(choice.ending);
-    }
-
-    /// All choices, once each has ended.
-    pub fn complete(self) -> Result<Vec<Choice>> {
-        match self.0.iter().all(|choice| choice.ending.is_some()) {
-            true => Ok(self.0),
-            false => Err(Error::internal("the engine closed a ticket before its end")),
-        }
     }
 }

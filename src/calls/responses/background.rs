@@ -20,7 +20,7 @@ use crate::calls::background::{self, Claimed, Settled, Work, settle, with_claim}
 use crate::calls::chat::{Chat, ChatCall};
 use crate::calls::errors::is_temporary;
 use crate::calls::turn::Turn;
-use crate::calls::turn::output::OutputItems;
+use crate::calls::turn::output::{OutputItems, TurnEvent};
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::ids::{ProjectId, ResponseId};
@@ -179,9 +179,9 @@ impl BackgroundResponses {
         // On a shared store, a response that is generated again has another number.
         let number = self.responses.is_shared().then(|| self.random_number());
         live.start(number, format);
-        let observe = |steps| {
+        let observe = |event: TurnEvent| {
             if request.keeps_steps {
-                live.extend(steps);
+                live.extend(event.steps);
             }
         };
         let followed = request.keeps_steps.then_some(&*live);

@@ -1,17 +1,19 @@
 //! The output of a turn, put together from deltas. Whole responses and streams come from the same items.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::calls::custom_tools::InputDecoder;
-use crate::calls::generation::finite_logprob;
-use crate::engine::{FinishReason, TextDelta, TokenInfo, ToolCallDelta};
+use crate::engine::{FinishReason, PromptToken, TextDelta, TokenInfo, ToolCallDelta};
 
 /// An item of the output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum OutputItem {
     /// What the model wrote before its answer.
     Reasoning(String),
-    /// A text and its tokens, if log-probabilities were requested.
+    /// A text and its tokens, if they are kept.
     Message { text: String, tokens: Vec<TokenInfo> },
     /// A tool call. `call`: its number among the calls, which gives its id.
     Call { call: u32, name: String, arguments: String },
@@ -19,7 +21,8 @@ pub enum OutputItem {
     CustomCall { call: u32, name: String, input: String },
 }
 
-/// What a delta adds to the items. The last item is the one that grows.
+/// What a delta adds to the items. The last item is the one that grows, except that servers of upstream models may go on
+/// with an earlier call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Step {
     /// An item is complete.
@@ -31,21 +34,97 @@ pub enum Step {
         text: String,
         tokens: Vec<TokenInfo>,
     },
-    Arguments(String),
+    /// Text of the arguments of the call with this number, or an empty part of it.
+    Arguments {
+        call: u32,
+        text: String,
+    },
     /// Text of a custom tool's input.
     Input(String),
 }
 
-/// The items so far.
-#[derive(Default)]
+/// What a delta adds to the output of a choice.
+#[derive(Debug, Default)]
+pub struct TurnEvent {
+    pub choice: u32,
+    /// How it changes the items, in order.
+    pub steps: Vec<Step>,
+    /// Tokens, if log-probabilities were requested. JSON can express them.
+    pub tokens: Vec<TokenInfo>,
+    /// All tokens, if token IDs were requested.
+    pub token_ids: Vec<u32>,
+    /// The tokens of the prompt, with the first event of the choice, if their log-probabilities were requested.
+    pub prompt: Option<Arc<[PromptToken]>>,
+    /// Set in the last event of the choice.
+    pub ending: Option<FinishReason>,
+}
+
+impl TurnEvent {
+    /// The added reasoning.
+    pub fn reasoning(&self) -> &str {
+        self.steps
+            .iter()
+            .find_map(|step| if let Step::Reasoning(text) = step { Some(text.as_str()) } else { None })
+            .unwrap_or_default()
+    }
+
+    /// The added text.
+    pub fn text(&self) -> &str {
+        self.steps
+            .iter()
+            .find_map(|step| if let Step::Text { text, .. } = step { Some(text.as_str()) } else { None })
+            .unwrap_or_default()
+    }
+}
+
+/// A tool call that the model generated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GeneratedCall<'a> {
+    /// Its number among the calls.
+    pub index: u32,
+    pub name: &'a str,
+    /// JSON, as text.
+    pub arguments: &'a str,
+}
+
+impl GeneratedCall<'_> {
+    /// The arguments as JSON; an empty object if they are cut off.
+    pub fn arguments_json(self) -> Box<RawValue> {
+        let empty = || RawValue::from_string("{}".to_owned());
+        RawValue::from_string(self.arguments.to_owned()).or_else(|_| empty()).unwrap_or_default()
+    }
+}
+
+/// Which tokens with log-probabilities an output keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeptTokens {
+    /// None: events have them.
+    #[default]
+    None,
+    /// Those of texts, in their items.
+    OfTexts,
+    All,
+}
+
+/// The items so far, and what belongs to no item.
+#[derive(Clone, Default)]
 pub struct OutputItems {
     items: Vec<OutputItem>,
     /// The names of the custom tools.
     custom: Vec<String>,
     /// Reads the input of the last call, if it is of a custom tool.
     decoder: InputDecoder,
+    /// The arguments of the calls of custom tools, as the model wrote them.
+    custom_arguments: Vec<String>,
+    kept: KeptTokens,
     /// Tokens that have not added text yet.
     pending: Vec<TokenInfo>,
+    /// All tokens, if they are kept.
+    pub tokens: Vec<TokenInfo>,
+    /// All tokens, if token IDs were requested.
+    pub token_ids: Vec<u32>,
+    /// The tokens of the prompt, if their log-probabilities were requested.
+    pub prompt: Option<Arc<[PromptToken]>>,
     pub ending: Option<FinishReason>,
     /// Whether there may be no items at the end.
     may_be_empty: bool,
@@ -54,37 +133,52 @@ pub struct OutputItems {
 impl OutputItems {
     /// The items of a response whose custom tools have these names.
     pub fn new(custom: Vec<String>) -> Self {
-        Self { custom, ..Self::default() }
+        Self { custom, kept: KeptTokens::OfTexts, ..Self::default() }
     }
 
     /// The items of an API in which an output may have none.
-    pub fn or_empty() -> Self {
-        Self { may_be_empty: true, ..Self::default() }
+    pub fn or_empty(kept: KeptTokens) -> Self {
+        Self { kept, may_be_empty: true, ..Self::default() }
     }
 
-    /// Adds a delta; returns what it changes, in order.
-    pub fn add(&mut self, delta: &TextDelta) -> Vec<Step> {
+    /// Adds a delta; returns what it changes.
+    pub fn add(&mut self, delta: TextDelta) -> TurnEvent {
+        let TextDelta { choice, reasoning, text, calls, tokens, prompt, token_ids, end, .. } = delta;
+        let tokens: Vec<TokenInfo> = tokens.into_iter().map(finite).collect();
+        match self.kept {
+            KeptTokens::None => {}
+            KeptTokens::OfTexts => self.pending.extend_from_slice(&tokens),
+            KeptTokens::All => self.tokens.extend_from_slice(&tokens),
+        }
+        self.token_ids.extend_from_slice(&token_ids);
+        self.prompt = prompt.clone().or(self.prompt.take());
+        self.ending = end.or(self.ending);
         let mut steps = Vec::new();
-        self.ending = delta.end.or(self.ending);
-        self.pending.extend(delta.tokens.iter().cloned().map(finite));
-        if !delta.reasoning.is_empty() {
-            self.add_reasoning(&delta.reasoning, &mut steps);
+        if !reasoning.is_empty() {
+            self.add_reasoning(reasoning, &mut steps);
         }
-        if !delta.text.is_empty() {
-            self.add_text(&delta.text, &mut steps);
+        if !text.is_empty() {
+            self.add_text(text, &mut steps);
         }
-        for call in &delta.calls {
+        for call in calls {
             self.add_call(call, &mut steps);
         }
         if self.ending.is_some() && self.items.is_empty() && !self.may_be_empty {
             // A response without any item has an empty message.
             self.start(OutputItem::Message { text: String::new(), tokens: Vec::new() }, &mut steps);
         }
-        steps
+        TurnEvent { choice, steps, tokens, token_ids, prompt, ending: end }
     }
 
     /// Does what a step says.
     pub fn apply(&mut self, step: &Step) {
+        if let Step::Arguments { call: number, text } = step {
+            let called = self.items.iter_mut().rev().find(|item| item.call_number() == Some(*number));
+            if let Some(OutputItem::Call { arguments, .. }) = called {
+                arguments.push_str(text);
+            }
+            return;
+        }
         match (step, self.items.last_mut()) {
             (Step::Start(item), _) => self.items.push(item.clone()),
             (Step::Reasoning(added), Some(OutputItem::Reasoning(text))) => text.push_str(added),
@@ -92,7 +186,6 @@ impl OutputItems {
                 text.push_str(added);
                 tokens.extend_from_slice(new);
             }
-            (Step::Arguments(added), Some(OutputItem::Call { arguments, .. })) => arguments.push_str(added),
             (Step::Input(added), Some(OutputItem::CustomCall { input, .. })) => input.push_str(added),
             _ => {}
         }
@@ -103,42 +196,49 @@ impl OutputItems {
         steps.push(step);
     }
 
-    fn add_reasoning(&mut self, added: &str, steps: &mut Vec<Step>) {
+    fn add_reasoning(&mut self, added: String, steps: &mut Vec<Step>) {
         if !matches!(self.items.last(), Some(OutputItem::Reasoning(_))) {
             self.start(OutputItem::Reasoning(String::new()), steps);
         }
-        self.push(Step::Reasoning(added.to_owned()), steps);
+        self.push(Step::Reasoning(added), steps);
     }
 
-    fn add_text(&mut self, added: &str, steps: &mut Vec<Step>) {
+    fn add_text(&mut self, text: String, steps: &mut Vec<Step>) {
         if !matches!(self.items.last(), Some(OutputItem::Message { .. })) {
             self.start(OutputItem::Message { text: String::new(), tokens: Vec::new() }, steps);
         }
         let tokens = std::mem::take(&mut self.pending);
-        self.push(Step::Text { text: added.to_owned(), tokens }, steps);
+        self.push(Step::Text { text, tokens }, steps);
     }
 
-    fn add_call(&mut self, delta: &ToolCallDelta, steps: &mut Vec<Step>) {
-        if let Some(name) = &delta.name {
+    fn add_call(&mut self, delta: ToolCallDelta, steps: &mut Vec<Step>) {
+        let ToolCallDelta { index: call, name, arguments: text } = delta;
+        let is_start = name.is_some();
+        if let Some(name) = name {
             // The tokens of calls are not part of any text.
             self.pending.clear();
-            let (call, name) = (delta.index, name.clone());
             let item = match self.custom.contains(&name) {
                 true => OutputItem::CustomCall { call, name, input: String::new() },
                 false => OutputItem::Call { call, name, arguments: String::new() },
             };
-            self.decoder = InputDecoder::default();
+            if let OutputItem::CustomCall { .. } = item {
+                self.decoder = InputDecoder::default();
+                self.custom_arguments.push(String::new());
+            }
             self.start(item, steps);
         }
-        match self.items.last() {
+        match self.items.iter().rev().find(|item| item.call_number() == Some(call)) {
             Some(OutputItem::CustomCall { .. }) => {
-                let added = self.decoder.push(&delta.arguments);
+                if let Some(arguments) = self.custom_arguments.last_mut() {
+                    arguments.push_str(&text);
+                }
+                let added = self.decoder.push(&text);
                 if !added.is_empty() {
                     self.push(Step::Input(added), steps);
                 }
             }
-            Some(OutputItem::Call { .. }) if !delta.arguments.is_empty() => {
-                self.push(Step::Arguments(delta.arguments.clone()), steps);
+            Some(OutputItem::Call { .. }) if !is_start || !text.is_empty() => {
+                self.push(Step::Arguments { call, text }, steps);
             }
             _ => {}
         }
@@ -155,9 +255,53 @@ impl OutputItems {
         &self.items
     }
 
+    /// The whole reasoning.
+    pub fn reasoning(&self) -> String {
+        self.items
+            .iter()
+            .filter_map(|item| if let OutputItem::Reasoning(text) = item { Some(text.as_str()) } else { None })
+            .collect()
+    }
+
+    /// The whole text.
+    pub fn text(&self) -> String {
+        self.items
+            .iter()
+            .filter_map(|item| if let OutputItem::Message { text, .. } = item { Some(text.as_str()) } else { None })
+            .collect()
+    }
+
+    /// The calls as the model wrote them.
+    pub fn calls(&self) -> impl Iterator<Item = GeneratedCall<'_>> {
+        let mut custom = self.custom_arguments.iter();
+        self.items.iter().filter_map(move |item| {
+            let (index, name, arguments) = match item {
+                OutputItem::Call { call, name, arguments } => (*call, name, arguments),
+                OutputItem::CustomCall { call, name, .. } => (*call, name, custom.next()?),
+                OutputItem::Reasoning(_) | OutputItem::Message { .. } => return None,
+            };
+            Some(GeneratedCall { index, name, arguments })
+        })
+    }
+
+    /// How the choice ended, once it has.
+    pub fn finish_reason(&self) -> FinishReason {
+        self.ending.unwrap_or(FinishReason::Stop)
+    }
+
     /// Whether generation ended at the limit of tokens.
     pub fn is_cut_off(&self) -> bool {
         self.ending == Some(FinishReason::Length)
+    }
+}
+
+impl OutputItem {
+    /// The number of a call among the calls.
+    fn call_number(&self) -> Option<u32> {
+        match self {
+            Self::Call { call, .. } | Self::CustomCall { call, .. } => Some(*call),
+            Self::Reasoning(_) | Self::Message { .. } => None,
+        }
     }
 }
 
@@ -169,9 +313,15 @@ fn finite(mut token: TokenInfo) -> TokenInfo {
     token
 }
 
+/// A log-probability as JSON has it: impossible tokens get the smallest number, because JSON has no infinity.
+pub fn finite_logprob(logprob: f32) -> f32 {
+    logprob.max(-9999.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::TokenLogprob;
 
     fn delta(text: &str, calls: Vec<ToolCallDelta>, end: Option<FinishReason>) -> TextDelta {
         TextDelta { text: text.to_owned(), calls, generated: 1, end, ..TextDelta::default() }
@@ -189,17 +339,21 @@ mod tests {
         OutputItem::Call { call, name: name.to_owned(), arguments: arguments.to_owned() }
     }
 
+    fn arguments(call: u32, text: &str) -> Step {
+        Step::Arguments { call, text: text.to_owned() }
+    }
+
     #[test]
     fn an_item_ends_before_the_next_starts() {
         let mut output = OutputItems::default();
         let text = |text: &str| Step::Text { text: text.to_owned(), tokens: Vec::new() };
-        assert_eq!(output.add(&delta("a", vec![], None)), [Step::Start(message("")), text("a")]);
+        assert_eq!(output.add(delta("a", vec![], None)).steps, [Step::Start(message("")), text("a")]);
         assert_eq!(
-            output.add(&delta("b", vec![call(0, Some("f"), "{")], None)),
-            [text("b"), Step::End, Step::Start(called(0, "f", "")), Step::Arguments("{".to_owned())]
+            output.add(delta("b", vec![call(0, Some("f"), "{")], None)).steps,
+            [text("b"), Step::End, Step::Start(called(0, "f", "")), arguments(0, "{")]
         );
         let last = delta("", vec![call(0, None, "}"), call(1, Some("g"), "")], Some(FinishReason::ToolCalls));
-        assert_eq!(output.add(&last), [Step::Arguments("}".to_owned()), Step::End, Step::Start(called(1, "g", ""))]);
+        assert_eq!(output.add(last).steps, [arguments(0, "}"), Step::End, Step::Start(called(1, "g", ""))]);
         assert_eq!(output.items(), [message("ab"), called(0, "f", "{}"), called(1, "g", "")]);
         assert!(!output.is_cut_off());
     }
@@ -210,15 +364,17 @@ mod tests {
         let started = delta("", vec![call(0, Some("patch"), "{\"input\": \"a\\")], None);
         let custom =
             |call, input: &str| OutputItem::CustomCall { call, name: "patch".to_owned(), input: input.to_owned() };
-        assert_eq!(output.add(&started), [Step::Start(custom(0, "")), Step::Input("a".to_owned())]);
-        assert_eq!(output.add(&delta("", vec![call(0, None, "n")], None)), [Step::Input("\n".to_owned())]);
+        assert_eq!(output.add(started).steps, [Step::Start(custom(0, "")), Step::Input("a".to_owned())]);
+        assert_eq!(output.add(delta("", vec![call(0, None, "n")], None)).steps, [Step::Input("\n".to_owned())]);
         let next = vec![call(0, None, "\"}"), call(1, Some("patch"), "{\"input\": \"b\"}"), call(2, Some("f"), "{}")];
         let input = |text: &str| Step::Input(text.to_owned());
-        let arguments = Step::Arguments("{}".to_owned());
+        let arguments = arguments(2, "{}");
         let (patch, f) = (Step::Start(custom(1, "")), Step::Start(called(2, "f", "")));
         let steps = [Step::End, patch, input("b"), Step::End, f, arguments];
-        assert_eq!(output.add(&delta("", next, Some(FinishReason::ToolCalls))), steps);
+        assert_eq!(output.add(delta("", next, Some(FinishReason::ToolCalls))).steps, steps);
         assert_eq!(output.items()[..2], [custom(0, "a\n"), custom(1, "b")]);
+        let calls: Vec<&str> = output.calls().map(|call| call.arguments).collect();
+        assert_eq!(calls, [r#"{"input": "a\n"}"#, r#"{"input": "b"}"#, "{}"]);
     }
 
     #[test]
@@ -226,20 +382,52 @@ mod tests {
         let mut output = OutputItems::default();
         let thinks = |text: &str| TextDelta { reasoning: text.to_owned(), ..TextDelta::default() };
         assert_eq!(
-            output.add(&thinks("a")),
+            output.add(thinks("a")).steps,
             [Step::Start(OutputItem::Reasoning(String::new())), Step::Reasoning("a".to_owned())]
         );
         let both = TextDelta { text: "c".to_owned(), ..thinks("b") };
         let text = Step::Text { text: "c".to_owned(), tokens: Vec::new() };
-        assert_eq!(output.add(&both), [Step::Reasoning("b".to_owned()), Step::End, Step::Start(message("")), text]);
+        assert_eq!(
+            output.add(both).steps,
+            [Step::Reasoning("b".to_owned()), Step::End, Step::Start(message("")), text]
+        );
         assert_eq!(output.items(), [OutputItem::Reasoning("ab".to_owned()), message("c")]);
     }
 
     #[test]
     fn a_response_without_text_is_an_empty_message() {
         let mut output = OutputItems::default();
-        assert_eq!(output.add(&delta("", vec![], Some(FinishReason::Length))), [Step::Start(message(""))]);
+        assert_eq!(output.add(delta("", vec![], Some(FinishReason::Length))).steps, [Step::Start(message(""))]);
         assert_eq!(output.items(), [message("")]);
         assert!(output.is_cut_off());
+    }
+
+    #[test]
+    fn an_earlier_call_may_go_on() {
+        let mut output = OutputItems::default();
+        output.add(delta("", vec![call(0, Some("f"), "{"), call(1, Some("g"), "[")], None));
+        let both = vec![call(0, None, "}"), call(1, None, "")];
+        assert_eq!(output.add(delta("", both, None)).steps, [arguments(0, "}"), arguments(1, "")]);
+        assert_eq!(output.items(), [called(0, "f", "{}"), called(1, "g", "[")]);
+    }
+
+    #[test]
+    fn arguments_that_are_cut_off_are_empty() {
+        let json = |arguments| GeneratedCall { index: 0, name: "f", arguments }.arguments_json();
+        assert_eq!(json("{\"z\": 1}").get(), "{\"z\": 1}");
+        assert_eq!(json("{\"a\": ").get(), "{}");
+    }
+
+    #[test]
+    fn only_the_tokens_that_are_needed_are_kept() {
+        let token = |logprob| TokenLogprob { id: 1, bytes: b"a".to_vec(), logprob };
+        let info = |logprob| TokenInfo { token: token(logprob), is_control: false, top: vec![token(logprob)] };
+        for (kept, all, of_texts) in [(KeptTokens::None, 0, 0), (KeptTokens::OfTexts, 0, 1), (KeptTokens::All, 1, 0)] {
+            let mut output = OutputItems::or_empty(kept);
+            let event = output.add(TextDelta { tokens: vec![info(f32::NEG_INFINITY)], ..delta("a", vec![], None) });
+            assert_eq!(event.tokens, [info(-9999.0)]);
+            let [OutputItem::Message { tokens, .. }] = output.items() else { panic!("{:?}", output.items()) };
+            assert_eq!((output.tokens.len(), tokens.len()), (all, of_texts), "{kept:?}");
+        }
     }
 }

@@ -8,21 +8,32 @@ use actix_web::HttpResponse;
 use futures_util::{Stream, StreamExt, stream};
 
 use crate::calls::generation::RunningText;
-use crate::engine::TextDelta;
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::TurnEvent;
 use crate::error::{Error, Result};
 use crate::http::error::in_stream;
 use crate::http::sse;
 use crate::ids::RequestId;
 use crate::service::usage::Outcome;
 
-/// A running call and how its deltas become events.
+/// A running turn and how its events become those of an API.
 pub(super) trait EventSource: 'static {
     type Call: RunningText;
 
-    fn call(&mut self) -> &mut Self::Call;
+    fn turn(&mut self) -> &mut Turn<Self::Call>;
 
-    /// The event of a delta; `None` if it adds nothing that the client sees.
-    fn event(&mut self, delta: &TextDelta) -> Option<sse::Event>;
+    /// What the next delta adds; `None` when all choices have ended. Cancel-safe.
+    async fn next(&mut self) -> Option<Result<TurnEvent>> {
+        self.turn().next().await
+    }
+
+    /// Records the usage durably.
+    async fn close(&mut self, outcome: Outcome) -> Result<()> {
+        self.turn().call.close(outcome).await
+    }
+
+    /// What the client is sent; `None` if nothing is added that it sees.
+    fn event(&mut self, event: &TurnEvent) -> Option<sse::Event>;
 
     /// The events before the first delta.
     fn first_event(&self) -> Option<sse::Event> {
@@ -75,10 +86,10 @@ impl<S: EventSource> Events<S> {
     async fn next(&mut self) -> sse::Event {
         let keep_alive = tokio::time::Instant::now() + sse::KEEP_ALIVE;
         loop {
-            match tokio::time::timeout_at(keep_alive, self.source.call().next()).await {
+            match tokio::time::timeout_at(keep_alive, self.source.next()).await {
                 Err(_) => return self.source.keep_alive(),
-                Ok(Some(Ok(delta))) => {
-                    if let Some(event) = self.source.event(&delta) {
+                Ok(Some(Ok(event))) => {
+                    if let Some(event) = self.source.event(&event) {
                         return event;
                     }
                 }
@@ -91,13 +102,13 @@ impl<S: EventSource> Events<S> {
     /// An error after the stream began: one event.
     async fn fail(&mut self, error: Error) -> sse::Event {
         self.finished = true;
-        let recorded = self.source.call().close(Outcome::of_status(error.code().status())).await;
+        let recorded = self.source.close(Outcome::of_status(error.code().status())).await;
         self.source.error_event(&error, self.request_id, recorded)
     }
 
     /// The last events. Usage is durable before they are sent.
     async fn end(&mut self) -> sse::Event {
-        if let Err(error) = self.source.call().close(Outcome::Succeeded).await {
+        if let Err(error) = self.source.close(Outcome::Succeeded).await {
             return self.fail(error).await;
         }
         self.finished = true;

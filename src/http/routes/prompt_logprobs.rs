@@ -4,7 +4,7 @@ use serde::{Serialize, Serializer};
 
 use super::completion_body::token_text;
 use super::sampling_fields::within;
-use crate::calls::generation::finite_logprob;
+use crate::calls::turn::output::finite_logprob;
 use crate::engine::{MAX_TOP_LOGPROBS, PromptToken, TokenLogprob};
 use crate::error::{Error, Result};
 

@@ -17,9 +17,8 @@ use actix_web::{HttpRequest, HttpResponse, post, web};
 use serde::Serialize;
 use utoipa_actix_web::service_config::ServiceConfig;
 
-use crate::calls::generation::RunningText;
 use crate::calls::turn::Turn;
-use crate::calls::turn::output::OutputItems;
+use crate::calls::turn::output::{KeptTokens, OutputItems};
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
@@ -54,15 +53,15 @@ async fn create(
     let Checked { call, is_streamed, ignored } = body.0.check(true)?;
     let mut running = api.chat.start(&caller.access, call, caller.recorder.clone()).await?;
     let unenforced = std::mem::take(&mut running.unenforced);
+    let mut turn = Turn::new(running, OutputItems::or_empty(KeptTokens::None), api.clock_rng.clone());
     let response = match is_streamed {
         true => {
             caller.recorder.defer();
-            let turn = Turn::new(running, OutputItems::or_empty(), api.clock_rng.clone());
             stream::respond(turn, request_logging::request_id(&request))
         }
         false => {
-            let choices = running.whole().await?;
-            HttpResponse::Ok().json(response::message(&running, choices))
+            turn.generate(drop).await?;
+            HttpResponse::Ok().json(response::message(&turn))
         }
     };
     Ok(with_lists(response, &ignored, &unenforced))

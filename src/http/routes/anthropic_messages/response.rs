@@ -4,8 +4,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::calls::chat::RunningChat;
-use crate::calls::generation::{Choice, RunningText, Usage};
-use crate::calls::output_spec::GeneratedCall;
+use crate::calls::generation::{RunningText, Usage};
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::{GeneratedCall, OutputItem, OutputItems};
 use crate::engine::FinishReason;
 use crate::ids::MessageId;
 
@@ -67,8 +68,8 @@ impl From<Usage> for UsageBody {
 }
 
 /// Why a message ended, and the stop sequence that ended it.
-pub fn stop_reason(running: &RunningChat, ending: FinishReason) -> (&'static str, Option<String>) {
-    match ending {
+pub fn stop_reason(running: &RunningChat, output: &OutputItems) -> (&'static str, Option<String>) {
+    match output.finish_reason() {
         FinishReason::Stop => ("end_turn", None),
         FinishReason::StopString(index) => ("stop_sequence", running.stop.get(index).cloned()),
         FinishReason::ToolCalls => ("tool_use", None),
@@ -100,24 +101,19 @@ pub fn empty_message(running: &RunningChat) -> MessageBody {
     }
 }
 
-/// The whole message.
-pub fn message(running: &RunningChat, choices: Vec<Choice>) -> MessageBody {
-    let Choice { reasoning, text, calls, ending, .. } = choices.into_iter().next().unwrap_or_default();
-    let (stop_reason, stop_sequence) = stop_reason(running, ending.unwrap_or(FinishReason::Stop));
-    let thinking =
-        (!reasoning.is_empty()).then(|| ContentBlock::Thinking { thinking: reasoning, signature: signature(running) });
-    let text = (!text.is_empty()).then_some(ContentBlock::Text { text });
-    let tool_use = |(index, GeneratedCall { name, arguments })| ContentBlock::ToolUse {
-        id: running.call_ids.of(0, index),
-        name,
-        input: input(arguments),
+/// The whole message. Each item of the output is a block.
+pub fn message(turn: &Turn) -> MessageBody {
+    let (running, output) = (&turn.call, turn.output());
+    let (stop_reason, stop_sequence) = stop_reason(running, output);
+    let block = |item: &OutputItem| match item {
+        OutputItem::Reasoning(text) => ContentBlock::Thinking { thinking: text.clone(), signature: signature(running) },
+        OutputItem::Message { text, .. } => ContentBlock::Text { text: text.clone() },
+        OutputItem::Call { call, name, arguments } | OutputItem::CustomCall { call, name, input: arguments } => {
+            let call = GeneratedCall { index: *call, name, arguments };
+            let id = running.call_ids.of(0, call.index);
+            ContentBlock::ToolUse { id, name: name.clone(), input: call.arguments_json() }
+        }
     };
-    let content = thinking.into_iter().chain(text).chain((0..).zip(calls).map(tool_use)).collect();
+    let content = output.items().iter().map(block).collect();
     MessageBody { content, stop_reason: Some(stop_reason), stop_sequence, ..empty_message(running) }
-}
-
-/// The input of a call; an empty object if it is cut off.
-fn input(arguments: String) -> Box<RawValue> {
-    let empty = || RawValue::from_string("{}".to_owned());
-    RawValue::from_string(arguments).or_else(|_| empty()).unwrap_or_default()
 }

@@ -4,10 +4,10 @@ use actix_web::HttpResponse;
 use serde::Serialize;
 
 use super::response::{MessageBody, UsageBody, empty_message, signature, stop_reason};
+use crate::calls::chat::RunningChat;
 use crate::calls::generation::RunningText;
 use crate::calls::turn::Turn;
-use crate::calls::turn::output::{OutputItem, Step};
-use crate::engine::{FinishReason, TextDelta};
+use crate::calls::turn::output::{OutputItem, Step, TurnEvent};
 use crate::error::{Error, Result};
 use crate::http::error::anthropic_in_stream;
 use crate::http::routes::generation_stream::{self, EventSource};
@@ -83,14 +83,14 @@ struct MessageEvents {
 }
 
 impl EventSource for MessageEvents {
-    type Call = Turn;
+    type Call = RunningChat;
 
-    fn call(&mut self) -> &mut Turn {
+    fn turn(&mut self) -> &mut Turn<RunningChat> {
         &mut self.turn
     }
 
     fn first_event(&self) -> Option<sse::Event> {
-        let start = Event::MessageStart { message: empty_message(&self.turn.chat) };
+        let start = Event::MessageStart { message: empty_message(&self.turn.call) };
         Some(sse::join(start.encode(), Event::Ping.encode()))
     }
 
@@ -98,15 +98,16 @@ impl EventSource for MessageEvents {
         Event::Ping.encode()
     }
 
-    fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
+    fn event(&mut self, event: &TurnEvent) -> Option<sse::Event> {
         let mut events = Vec::new();
-        for step in self.turn.add(delta) {
-            match &step {
+        for step in &event.steps {
+            match step {
                 Step::Start(item) => self.start_block(item, &mut events),
                 Step::End => self.stop_block(&mut events),
                 Step::Reasoning(thinking) => self.push_delta(Delta::Thinking { thinking }, &mut events),
                 Step::Text { text, .. } => self.push_delta(Delta::Text { text }, &mut events),
-                Step::Arguments(partial_json) | Step::Input(partial_json) => {
+                Step::Arguments { text, .. } if text.is_empty() => {}
+                Step::Arguments { text: partial_json, .. } | Step::Input(partial_json) => {
                     self.push_delta(Delta::InputJson { partial_json }, &mut events);
                 }
             }
@@ -119,10 +120,9 @@ impl EventSource for MessageEvents {
         if self.blocks > 0 {
             self.stop_block(&mut events);
         }
-        let Turn { chat, output, .. } = &self.turn;
-        let (stop_reason, stop_sequence) = stop_reason(chat, output.ending.unwrap_or(FinishReason::Stop));
+        let (stop_reason, stop_sequence) = stop_reason(&self.turn.call, self.turn.output());
         let delta = MessageEnd { stop_reason, stop_sequence };
-        events.push(Event::MessageDelta { delta, usage: chat.usage().into() }.encode());
+        events.push(Event::MessageDelta { delta, usage: self.turn.call.usage().into() }.encode());
         events.push(Event::MessageStop.encode());
         events.concat().into()
     }
@@ -138,7 +138,7 @@ impl MessageEvents {
             OutputItem::Reasoning(_) => Start::Thinking { thinking: "", signature: "" },
             OutputItem::Message { .. } => Start::Text { text: "" },
             OutputItem::Call { call, name, .. } | OutputItem::CustomCall { call, name, .. } => {
-                Start::ToolUse { id: self.turn.chat.call_ids.of(0, *call), name, input: serde_json::Map::new() }
+                Start::ToolUse { id: self.turn.call.call_ids.of(0, *call), name, input: serde_json::Map::new() }
             }
         };
         events.push(Event::ContentBlockStart { index: self.blocks, content_block }.encode());
@@ -151,8 +151,8 @@ impl MessageEvents {
 
     fn stop_block(&self, events: &mut Vec<sse::Event>) {
         let index = self.blocks.saturating_sub(1);
-        if let Some(OutputItem::Reasoning(_)) = self.turn.output.items().get(index) {
-            self.push_delta(Delta::Signature { signature: &signature(&self.turn.chat) }, events);
+        if let Some(OutputItem::Reasoning(_)) = self.turn.output().items().get(index) {
+            self.push_delta(Delta::Signature { signature: &signature(&self.turn.call) }, events);
         }
         events.push(Event::ContentBlockStop { index }.encode());
     }

@@ -10,7 +10,7 @@ mod storing;
 mod stream;
 
 use actix_web::{HttpRequest, post, web};
-use storing::{Storage, StoringChat};
+use storing::{Delivery, Storage, StoringChat};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 pub use output_format::FunctionTool;
@@ -64,17 +64,18 @@ async fn respond(
         }
         None => None,
     };
-    let chat = api.chat.start(&caller.access, checked.call, caller.recorder.clone()).await?;
-    let mut running = StoringChat::new(chat, storage, checked.includes_reasoning);
-    if let Some(options) = checked.stream {
-        caller.recorder.defer();
-        let truncated = running.truncated;
-        let unenforced = std::mem::take(&mut running.unenforced);
-        let response = stream::respond(running, options, request_id);
-        return Ok(conversation_fields::with_headers(response, truncated, &checked.ignored, &unenforced));
-    }
-    let completion = running.finish().await?;
-    let head = Head { id: running.id, object: "chat.completion", state: None };
-    let reply = caller.reply(head, completion)?;
-    Ok(conversation_fields::with_headers(reply, running.truncated, &checked.ignored, &running.unenforced))
+    let mut chat = api.chat.start(&caller.access, checked.call, caller.recorder.clone()).await?;
+    let (truncated, unenforced) = (chat.truncated, std::mem::take(&mut chat.unenforced));
+    let head = Head { id: chat.id, object: "chat.completion", state: None };
+    let (is_streamed, includes_reasoning) = (checked.stream.is_some(), checked.includes_reasoning);
+    let delivery = Delivery { storage, is_streamed, includes_reasoning };
+    let mut running = StoringChat::new(chat, delivery, api.clock_rng.clone());
+    let response = match checked.stream {
+        Some(options) => {
+            caller.recorder.defer();
+            stream::respond(running, options, request_id)
+        }
+        None => caller.reply(head, running.finish().await?)?,
+    };
+    Ok(conversation_fields::with_headers(response, truncated, &checked.ignored, &unenforced))
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::conversation_fields::{self, ConversationRef};
-use crate::calls::chat::RunningChat;
-use crate::calls::generation::{Choice, RunningText, finite_logprob};
-use crate::calls::output_spec::GeneratedCall;
-use crate::engine::{TokenInfo, TokenLogprob, ToolCallDelta};
+use crate::calls::generation::RunningText;
+use crate::calls::output_spec::ToolCallIds;
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::{GeneratedCall, OutputItem, OutputItems, Step};
+use crate::engine::{TokenInfo, TokenLogprob};
 use crate::http::routes::completion_body::{UsageBody, finish_reason};
 use crate::http::routes::prompt_logprobs::{self, PromptLogprobs};
 
@@ -166,61 +167,70 @@ struct FunctionDelta<'a> {
 }
 
 /// Body of a complete response.
-pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
-    let prompt = choices.first().and_then(|choice| choice.prompt.as_deref());
-    let prompt_logprobs = running.prompt_logprobs.zip(prompt).map(|(top, tokens)| prompt_logprobs::body(tokens, top));
-    let choice = |(index, choice): (usize, Choice)| WholeChoice {
-        index,
-        message: AssistantMessage {
-            role: "assistant",
-            reasoning_content: choice.reasoning.clone(),
-            reasoning: choice.reasoning,
-            content: Some(choice.text).filter(|text| choice.calls.is_empty() || !text.is_empty()),
-            refusal: None,
-            tool_calls: tool_calls(running, index, choice.calls),
-        },
-        logprobs: logprobs(&choice.tokens, running.logprobs),
-        token_ids: choice.token_ids,
-        finish_reason: choice.ending.map_or("stop", finish_reason),
+pub fn completion(turn: &Turn, includes_reasoning: bool) -> Completion {
+    let running = &turn.call;
+    let prompt = running.prompt_logprobs.zip(turn.output().prompt.as_deref());
+    let choice = |(index, output): (usize, &OutputItems)| {
+        let (reasoning, text) = (if includes_reasoning { output.reasoning() } else { String::new() }, output.text());
+        let tool_calls = tool_calls(running.call_ids, u32::try_from(index).unwrap_or(u32::MAX), output);
+        WholeChoice {
+            index,
+            message: AssistantMessage {
+                role: "assistant",
+                reasoning_content: reasoning.clone(),
+                reasoning,
+                content: Some(text).filter(|text| tool_calls.is_empty() || !text.is_empty()),
+                refusal: None,
+                tool_calls,
+            },
+            logprobs: logprobs(&output.tokens, running.logprobs),
+            token_ids: output.token_ids.clone(),
+            finish_reason: finish_reason(output.finish_reason()),
+        }
     };
     Completion {
         created: running.created.as_seconds(),
         model: running.model.clone(),
-        choices: choices.into_iter().enumerate().map(choice).collect(),
+        choices: turn.outputs().iter().enumerate().map(choice).collect(),
         usage: running.usage().into(),
         system_fingerprint: running.system_fingerprint().map(str::to_owned),
-        prompt_logprobs,
+        prompt_logprobs: prompt.map(|(top, tokens)| prompt_logprobs::body(tokens, top)),
         prompt_token_ids: running.prompt_token_ids.clone(),
         conversation: conversation_fields::conversation(running),
         truncated_messages: running.truncated,
     }
 }
 
-fn tool_calls(running: &RunningChat, choice: usize, calls: Vec<GeneratedCall>) -> Vec<ToolCall> {
-    let choice = u32::try_from(choice).unwrap_or(u32::MAX);
-    let call = |(index, GeneratedCall { name, arguments })| ToolCall {
-        id: running.call_ids.of(choice, index),
+fn tool_calls(ids: ToolCallIds, choice: u32, output: &OutputItems) -> Vec<ToolCall> {
+    let call = |GeneratedCall { index, name, arguments }: GeneratedCall<'_>| ToolCall {
+        id: ids.of(choice, index),
         r#type: "function",
-        function: Function { name, arguments },
+        function: Function { name: name.to_owned(), arguments: arguments.to_owned() },
     };
-    (0..).zip(calls).map(call).collect()
+    output.calls().map(call).collect()
 }
 
-/// Tool call deltas of a step, in OpenAI's streaming format. Some clients read only one entry of a call per chunk, so
-/// each call has one.
-pub fn call_deltas<'a>(running: &RunningChat, choice: u32, deltas: &'a [ToolCallDelta]) -> Vec<CallDelta<'a>> {
-    let same_call = |one: &ToolCallDelta, next: &ToolCallDelta| one.index == next.index;
-    let merge = |deltas: &'a [ToolCallDelta]| {
-        let name = deltas.iter().find_map(|delta| delta.name.as_deref());
-        let index = deltas.first().map_or(0, |delta| delta.index);
-        CallDelta {
-            index,
-            id: name.map(|_| running.call_ids.of(choice, index)),
-            r#type: name.map(|_| "function"),
-            function: FunctionDelta { name, arguments: deltas.iter().map(|delta| delta.arguments.as_str()).collect() },
+/// The parts of tool calls that steps add, in OpenAI's streaming format. Some clients read only one entry of a call per
+/// chunk, so each call has one.
+pub fn call_deltas(ids: ToolCallIds, choice: u32, steps: &[Step]) -> Vec<CallDelta<'_>> {
+    let mut deltas: Vec<CallDelta<'_>> = Vec::new();
+    for step in steps {
+        let (index, name, arguments) = match step {
+            Step::Start(OutputItem::Call { call, name, arguments }) => (*call, Some(name.as_str()), arguments),
+            Step::Arguments { call, text } => (*call, None, text),
+            _ => continue,
+        };
+        match deltas.last_mut().filter(|last| last.index == index) {
+            Some(last) => last.function.arguments.push_str(arguments),
+            None => deltas.push(CallDelta {
+                index,
+                id: name.map(|_| ids.of(choice, index)),
+                r#type: name.map(|_| "function"),
+                function: FunctionDelta { name, arguments: arguments.clone() },
+            }),
         }
-    };
-    deltas.chunk_by(same_call).map(merge).collect()
+    }
+    deltas
 }
 
 /// `None` unless the caller requested log-probabilities.
@@ -233,6 +243,6 @@ pub fn logprobs(tokens: &[TokenInfo], include: bool) -> Option<Logprobs> {
 }
 
 fn alternative(token: &TokenLogprob) -> Alternative {
-    let logprob = finite_logprob(token.logprob);
-    Alternative { token: String::from_utf8_lossy(&token.bytes).into_owned(), logprob, bytes: token.bytes.clone() }
+    let text = String::from_utf8_lossy(&token.bytes).into_owned();
+    Alternative { token: text, logprob: token.logprob, bytes: token.bytes.clone() }
 }

@@ -1,12 +1,14 @@
 //! A chat as its client gets it: with or without the reasoning, and stored before its end is sent.
 
-use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use super::request::Storing;
-use super::response;
+use super::response::{Completion, completion};
 use crate::calls::chat::RunningChat;
-use crate::calls::generation::{Choices, RunningGeneration, RunningText};
-use crate::engine::TextDelta;
+use crate::calls::generation::RunningText;
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::{KeptTokens, OutputItems, Step, TurnEvent};
+use crate::clock_rng::ClockRng;
 use crate::error::{Error, Result};
 use crate::service::access::Access;
 use crate::service::chat_completions::{ChatCompletions, StoredChatCompletion};
@@ -19,83 +21,69 @@ pub struct Storage {
     pub storing: Storing,
 }
 
+/// How a client wants its completion.
+pub struct Delivery {
+    /// `None` if the completion is not stored.
+    pub storage: Option<Storage>,
+    pub is_streamed: bool,
+    /// Whether the completion has the reasoning.
+    pub includes_reasoning: bool,
+}
+
 /// A running chat, whose completion may be stored. Dropping it cancels the work.
 pub struct StoringChat {
-    chat: RunningChat,
-    /// `None` if the completion is not stored. With the output so far, if it is streamed.
-    storage: Option<(Storage, Choices)>,
-    /// Whether the completion has the reasoning.
-    includes_reasoning: bool,
+    pub turn: Turn,
+    delivery: Delivery,
 }
 
 impl StoringChat {
-    pub fn new(chat: RunningChat, storage: Option<Storage>, includes_reasoning: bool) -> Self {
-        let storage = storage.map(|storage| (storage, Choices::new(chat.choices())));
-        Self { chat, storage, includes_reasoning }
+    pub fn new(chat: RunningChat, delivery: Delivery, clock_rng: Arc<dyn ClockRng>) -> Self {
+        let has_body = !delivery.is_streamed || delivery.storage.is_some();
+        let kept = if has_body { KeptTokens::All } else { KeptTokens::None };
+        Self { turn: Turn::new(chat, OutputItems::or_empty(kept), clock_rng), delivery }
     }
 
     /// Waits for the end and stores the completion.
-    pub async fn finish(&mut self) -> Result<response::Completion> {
-        let mut choices = self.chat.whole().await?;
-        if !self.includes_reasoning {
-            choices.iter_mut().for_each(|choice| choice.reasoning.clear());
-        }
-        let completion = response::completion(&self.chat, choices);
+    pub async fn finish(&mut self) -> Result<Completion> {
+        self.turn.generate(drop).await?;
+        let completion = self.completion();
         self.store(&completion).await?;
         Ok(completion)
     }
 
+    fn completion(&self) -> Completion {
+        completion(&self.turn, self.delivery.includes_reasoning)
+    }
+
     /// Stores the completion, if it is to be stored.
-    async fn store(&self, completion: &response::Completion) -> Result<()> {
-        let Some((Storage { completions, access, storing }, _)) = &self.storage else { return Ok(()) };
+    async fn store(&self, completion: &Completion) -> Result<()> {
+        let Some(Storage { completions, access, storing }) = &self.delivery.storage else { return Ok(()) };
+        let chat = &self.turn.call;
         let stored = StoredChatCompletion {
-            id: self.chat.id,
-            model: self.chat.model.clone(),
+            id: chat.id,
+            model: chat.model.clone(),
             metadata: storing.metadata.clone(),
             messages: storing.messages.clone(),
             completion: serde_json::to_string(completion).map_err(Error::internal)?,
-            created_at: self.chat.created,
+            created_at: chat.created,
         };
         completions.create(access, stored).await
     }
-}
 
-impl Deref for StoringChat {
-    type Target = RunningChat;
-
-    fn deref(&self) -> &RunningChat {
-        &self.chat
-    }
-}
-
-impl DerefMut for StoringChat {
-    fn deref_mut(&mut self) -> &mut RunningChat {
-        &mut self.chat
-    }
-}
-
-impl RunningText for StoringChat {
-    fn generation(&self) -> &RunningGeneration {
-        self.chat.generation()
-    }
-
-    async fn next(&mut self) -> Option<Result<TextDelta>> {
-        let mut delta = self.chat.next().await?;
-        if let (Ok(delta), false) = (&mut delta, self.includes_reasoning) {
-            delta.reasoning.clear();
+    pub async fn next(&mut self) -> Option<Result<TurnEvent>> {
+        let mut event = self.turn.next().await?;
+        if let (Ok(event), false) = (&mut event, self.delivery.includes_reasoning) {
+            event.steps.retain(|step| !matches!(step, Step::Reasoning(_)));
         }
-        if let (Some((_, choices)), Ok(delta)) = (&mut self.storage, &delta) {
-            choices.add(delta.clone());
-        }
-        Some(delta)
+        Some(event)
     }
 
-    /// Also stores a completion that succeeded.
-    async fn close(&self, outcome: Outcome) -> Result<()> {
-        if let (Outcome::Succeeded, Some((_, choices))) = (outcome, &self.storage) {
-            let choices = choices.clone().complete()?;
-            self.store(&response::completion(&self.chat, choices)).await?;
+    /// Stores a completion that succeeded, and records the usage durably.
+    pub async fn close(&self, outcome: Outcome) -> Result<()> {
+        if outcome == Outcome::Succeeded && self.delivery.storage.is_some() {
+            self.turn.require_end()?;
+            self.store(&self.completion()).await?;
         }
-        self.chat.close(outcome).await
+        self.turn.call.close(outcome).await
     }
 }

@@ -5,16 +5,20 @@ use actix_web::HttpResponse;
 use super::conversation_fields;
 use super::response::{Chunk, ChunkChoice, Delta, call_deltas, logprobs};
 use super::storing::StoringChat;
+use crate::calls::chat::RunningChat;
 use crate::calls::generation::RunningText;
-use crate::engine::TextDelta;
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::TurnEvent;
+use crate::error::Result;
 use crate::http::routes::completion_body::finish_reason;
 use crate::http::routes::generation_stream::{self, EventSource};
 use crate::http::routes::sampling_fields::StreamOptions;
 use crate::http::sse;
 use crate::ids::RequestId;
+use crate::service::usage::Outcome;
 
 pub fn respond(running: StoringChat, options: StreamOptions, request_id: Option<RequestId>) -> HttpResponse {
-    let role_sent = vec![false; running.choices() as usize];
+    let role_sent = vec![false; running.turn.outputs().len()];
     generation_stream::respond(ChatEvents { running, options, role_sent }, request_id)
 }
 
@@ -25,27 +29,29 @@ struct ChatEvents {
 }
 
 impl EventSource for ChatEvents {
-    type Call = StoringChat;
+    type Call = RunningChat;
 
-    fn call(&mut self) -> &mut StoringChat {
-        &mut self.running
+    fn turn(&mut self) -> &mut Turn {
+        &mut self.running.turn
     }
 
-    fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
-        let first = self.role_sent.get_mut(delta.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
-        let is_empty = !first
-            && delta.reasoning.is_empty()
-            && delta.text.is_empty()
-            && delta.calls.is_empty()
-            && delta.tokens.is_empty()
-            && delta.token_ids.is_empty();
-        let prompt_token_ids = self.running.prompt_token_ids.take();
+    async fn next(&mut self) -> Option<Result<TurnEvent>> {
+        self.running.next().await
+    }
+
+    async fn close(&mut self, outcome: Outcome) -> Result<()> {
+        self.running.close(outcome).await
+    }
+
+    fn event(&mut self, event: &TurnEvent) -> Option<sse::Event> {
+        let first = self.role_sent.get_mut(event.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
+        let prompt_token_ids = self.running.turn.call.prompt_token_ids.take();
         let chunk = |choice| Chunk { prompt_token_ids, ..self.chunk(vec![choice]) };
-        let delta_choice = (!is_empty).then(|| sse::data(&chunk(self.delta_choice(delta, first))));
-        let Some(ending) = delta.end else { return delta_choice };
+        let delta_choice = self.delta_choice(event, first).map(|choice| sse::data(&chunk(choice)));
+        let Some(ending) = event.ending else { return delta_choice };
         // OpenAI ends a choice with a separate chunk whose delta is empty.
         let last = ChunkChoice {
-            index: delta.choice,
+            index: event.choice,
             delta: Delta::default(),
             logprobs: None,
             token_ids: &[],
@@ -63,9 +69,9 @@ impl EventSource for ChatEvents {
             return sse::done();
         }
         let usage = Chunk {
-            usage: Some(Some(self.running.usage().into())),
-            conversation: conversation_fields::conversation(&self.running),
-            truncated_messages: self.running.truncated,
+            usage: Some(Some(self.running.turn.call.usage().into())),
+            conversation: conversation_fields::conversation(&self.running.turn.call),
+            truncated_messages: self.running.turn.call.truncated,
             ..self.chunk(Vec::new())
         };
         sse::join(sse::data(&usage), sse::done())
@@ -73,35 +79,46 @@ impl EventSource for ChatEvents {
 }
 
 impl ChatEvents {
-    fn delta_choice<'a>(&self, delta: &'a TextDelta, first: bool) -> ChunkChoice<'a> {
-        let reasoning = Some(delta.reasoning.as_str()).filter(|text| !text.is_empty());
-        let may_be_null = self.running.may_call || reasoning.is_some();
-        let text = Some(delta.text.as_str()).filter(|text| !text.is_empty() || !may_be_null);
-        ChunkChoice {
-            index: delta.choice,
+    /// `None` if the event adds nothing.
+    fn delta_choice<'a>(&self, event: &'a TurnEvent, first: bool) -> Option<ChunkChoice<'a>> {
+        let chat = &self.running.turn.call;
+        let TurnEvent { choice, tokens, token_ids, .. } = event;
+        let tool_calls = call_deltas(chat.call_ids, *choice, &event.steps);
+        let [reasoning, added] =
+            [event.reasoning(), event.text()].map(|text| Some(text).filter(|text| !text.is_empty()));
+        let is_empty =
+            reasoning.or(added).is_none() && tool_calls.is_empty() && tokens.is_empty() && token_ids.is_empty();
+        if is_empty && !first {
+            return None;
+        }
+        // Null starts a response that may have no text.
+        let content = added.or((!chat.may_call && reasoning.is_none()).then_some(""));
+        Some(ChunkChoice {
+            index: *choice,
             delta: Delta {
                 role: first.then_some("assistant"),
                 reasoning_content: reasoning,
                 reasoning,
-                content: (first || !delta.text.is_empty()).then_some(text),
-                tool_calls: call_deltas(&self.running, delta.choice, &delta.calls),
+                content: (first || added.is_some()).then_some(content),
+                tool_calls,
             },
-            logprobs: logprobs(&delta.tokens, self.running.logprobs && !delta.tokens.is_empty()),
-            token_ids: &delta.token_ids,
+            logprobs: logprobs(tokens, chat.logprobs && !tokens.is_empty()),
+            token_ids,
             finish_reason: None,
-        }
+        })
     }
 
     fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>) -> Chunk<'a> {
+        let chat = &self.running.turn.call;
         Chunk {
-            id: self.running.id.to_string(),
+            id: chat.id.to_string(),
             object: "chat.completion.chunk",
-            created: self.running.created.as_seconds(),
-            model: &self.running.model,
-            system_fingerprint: self.running.system_fingerprint(),
+            created: chat.created.as_seconds(),
+            model: &chat.model,
+            system_fingerprint: chat.system_fingerprint(),
             choices,
             prompt_token_ids: None,
-            usage: self.options.usage_so_far(|| self.running.usage().into()),
+            usage: self.options.usage_so_far(|| chat.usage().into()),
             conversation: None,
             truncated_messages: None,
         }

@@ -7,7 +7,8 @@ mod stream;
 use actix_web::{HttpRequest, post, web};
 use utoipa_actix_web::service_config::ServiceConfig;
 
-use crate::calls::generation::RunningText;
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::{KeptTokens, OutputItems};
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
 use crate::http::response::{ApiResult, Head};
@@ -45,13 +46,19 @@ async fn respond(
     request_id: Option<RequestId>,
     api: &Api,
 ) -> ApiResult {
-    let mut running = api.completions.start(&caller.access, checked.call, caller.recorder.clone()).await?;
-    if let Some(options) = checked.stream {
-        caller.recorder.defer();
-        return Ok(with_lists(stream::respond(running, options, request_id), &checked.ignored, &[]));
-    }
-    let choices = running.whole().await?;
+    let running = api.completions.start(&caller.access, checked.call, caller.recorder.clone()).await?;
     let head = Head { id: running.id, object: "text_completion", state: None };
-    let reply = caller.reply(head, response::completion(&mut running, choices))?;
-    Ok(with_lists(reply, &checked.ignored, &[]))
+    let kept = if checked.stream.is_some() { KeptTokens::None } else { KeptTokens::All };
+    let mut turn = Turn::new(running, OutputItems::or_empty(kept), api.clock_rng.clone());
+    let response = match checked.stream {
+        Some(options) => {
+            caller.recorder.defer();
+            stream::respond(turn, options, request_id)
+        }
+        None => {
+            turn.generate(drop).await?;
+            caller.reply(head, response::completion(&turn))?
+        }
+    };
+    Ok(with_lists(response, &checked.ignored, &[]))
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::calls::completions::RunningCompletion;
-use crate::calls::generation::{Choice, RunningText, finite_logprob};
+use crate::calls::generation::RunningText;
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::{OutputItems, finite_logprob};
 use crate::engine::{PromptToken, TokenInfo, TokenLogprob};
 use crate::http::routes::completion_body::{UsageBody, finish_reason, token_text};
 use crate::http::routes::prompt_logprobs::{self, PromptLogprobs};
@@ -123,29 +125,32 @@ fn length_in(rest: &[u8], token: &PromptToken) -> usize {
 }
 
 /// Body of a complete response.
-pub fn completion(running: &mut RunningCompletion, choices: Vec<Choice>) -> TextCompletion {
-    let choice = |(index, choice): (u32, Choice)| TextChoice {
-        logprobs: running.logprobs.map(|top| {
-            let mut offset = TextOffset::default();
-            let mut lists = echoed(running, index, choice.prompt.as_deref(), top, &mut offset);
-            lists.extend(logprobs(&choice.tokens, &mut offset));
-            lists
-        }),
-        prompt_logprobs: running
-            .prompt_logprobs
-            .zip(choice.prompt.as_deref())
-            .map(|(top, tokens)| prompt_logprobs::body(tokens, top)),
-        text: choice.text,
-        prompt_token_ids: running.take_prompt_token_ids(index),
-        token_ids: choice.token_ids,
-        index,
-        finish_reason: Some(choice.ending.map_or("stop", finish_reason)),
+pub fn completion(turn: &Turn<RunningCompletion>) -> TextCompletion {
+    let running = &turn.call;
+    let choice = |(index, output): (u32, &OutputItems)| {
+        let prompt = output.prompt.as_deref();
+        TextChoice {
+            logprobs: running.logprobs.map(|top| {
+                let mut offset = TextOffset::default();
+                let mut lists = echoed(running, index, prompt, top, &mut offset);
+                lists.extend(logprobs(&output.tokens, &mut offset));
+                lists
+            }),
+            prompt_logprobs: running
+                .prompt_logprobs
+                .zip(prompt)
+                .map(|(top, tokens)| prompt_logprobs::body(tokens, top)),
+            text: output.text(),
+            prompt_token_ids: running.prompt_token_ids(index),
+            token_ids: output.token_ids.clone(),
+            index,
+            finish_reason: Some(finish_reason(output.finish_reason())),
+        }
     };
-    let choices = (0..).zip(choices).map(choice).collect();
     TextCompletion {
         created: running.created.as_seconds(),
         model: running.model.clone(),
-        choices,
+        choices: (0..).zip(turn.outputs()).map(choice).collect(),
         usage: running.usage().into(),
         system_fingerprint: running.system_fingerprint().map(str::to_owned),
     }

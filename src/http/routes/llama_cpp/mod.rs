@@ -13,7 +13,8 @@ use utoipa_actix_web::service_config::ServiceConfig;
 
 use self::request::{CheckedRequest, CompletionRequest, InfillRequest};
 use self::response::{CompletionBody, Form};
-use crate::calls::generation::RunningText;
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::{KeptTokens, OutputItems};
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
@@ -56,14 +57,14 @@ async fn complete(
 
 async fn respond(caller: &Caller, checked: CheckedRequest, request: &HttpRequest, api: &Api) -> ApiResult {
     let CheckedRequest { call, is_streamed, fields, ignored } = checked;
-    let mut running = api.completions.start(&caller.access, call, caller.recorder.clone()).await?;
+    let running = api.completions.start(&caller.access, call, caller.recorder.clone()).await?;
+    let mut turn = Turn::new(running, OutputItems::or_empty(KeptTokens::None), api.clock_rng.clone());
     let form = Form { fields, clock_rng: api.clock_rng.clone() };
     if is_streamed {
         caller.recorder.defer();
-        let response = stream::respond(running, form, request_logging::request_id(request));
+        let response = stream::respond(turn, form, request_logging::request_id(request));
         return Ok(with_lists(response, &ignored, &[]));
     }
-    let choice = running.whole().await?.into_iter().next().unwrap_or_default();
-    let body = form.whole(choice, &running);
-    Ok(with_lists(caller.mount.bare(running.id, body), &ignored, &[]))
+    turn.generate(drop).await?;
+    Ok(with_lists(caller.mount.bare(turn.call.id, form.whole(&turn)), &ignored, &[]))
 }

@@ -7,9 +7,11 @@ use serde::Serialize;
 use serde_json::{Map, Value, to_value};
 
 use crate::calls::completions::RunningCompletion;
-use crate::calls::generation::{Choice, RunningText};
+use crate::calls::generation::RunningText;
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::TurnEvent;
 use crate::clock_rng::ClockRng;
-use crate::engine::{FinishReason, TextDelta};
+use crate::engine::FinishReason;
 
 /// A whole response, or the last event of a stream, whose `content` is empty.
 #[derive(Serialize, utoipa::ToSchema)]
@@ -76,23 +78,22 @@ pub struct Form {
 
 impl Form {
     /// The whole response.
-    pub fn whole(&self, choice: Choice, running: &RunningCompletion) -> Value {
-        let has_new_line = choice.text.contains('\n');
-        self.last(choice, has_new_line, running)
+    pub fn whole(&self, turn: &Turn<RunningCompletion>) -> Value {
+        self.last(turn, turn.output().text(), turn.output().token_ids.clone())
     }
 
-    /// A response that ends with this part of the text. `has_new_line`: whether the whole text has one.
-    pub fn last(&self, part: Choice, has_new_line: bool, running: &RunningCompletion) -> Value {
-        let usage = running.usage();
-        let (stop_type, stopping_word) = match part.ending.unwrap_or(FinishReason::Stop) {
+    /// A response that ends with this part of the text.
+    pub fn last(&self, turn: &Turn<RunningCompletion>, content: String, tokens: Vec<u32>) -> Value {
+        let (running, output, usage) = (&turn.call, turn.output(), turn.call.usage());
+        let (stop_type, stopping_word) = match output.finish_reason() {
             FinishReason::Stop | FinishReason::ToolCalls => ("eos", String::new()),
             FinishReason::StopString(index) => ("word", running.stop.get(index).cloned().unwrap_or_default()),
             FinishReason::Length => ("limit", String::new()),
         };
         let body = CompletionBody {
             index: 0,
-            content: part.text,
-            tokens: part.token_ids,
+            content,
+            tokens,
             stop: true,
             stop_type,
             stopping_word,
@@ -100,7 +101,7 @@ impl Form {
             tokens_predicted: usage.completion_tokens,
             tokens_evaluated: usage.prompt_tokens,
             tokens_cached: usage.cached_tokens,
-            has_new_line,
+            has_new_line: output.text().contains('\n'),
             truncated: running.is_cut,
             timings: TimingsBody::new(running, self.clock_rng.uptime()),
         };
@@ -108,12 +109,12 @@ impl Form {
     }
 
     /// An event before the last.
-    pub fn part<'a>(&self, delta: &'a TextDelta, running: &RunningCompletion) -> PartBody<'a> {
+    pub fn part<'a>(&self, event: &'a TurnEvent, running: &RunningCompletion) -> PartBody<'a> {
         let usage = running.usage();
         PartBody {
             index: 0,
-            content: &delta.text,
-            tokens: &delta.token_ids,
+            content: event.text(),
+            tokens: &event.token_ids,
             stop: false,
             tokens_predicted: usage.completion_tokens,
             tokens_evaluated: usage.prompt_tokens,

@@ -132,7 +132,7 @@ async fn chat(
     let (call, mut delivery) = body.check(&messages)?;
     let mut running = api.chat.start(&caller.access, call, caller.recorder.clone()).await?;
     delivery.truncated = running.truncated.filter(|count| *count > 0);
-    let (unenforced, call_ids) = (std::mem::take(&mut running.unenforced), running.call_ids);
+    let unenforced = std::mem::take(&mut running.unenforced);
     let from = (&caller, request_logging::request_id(&request));
-    delivery.send::<ChatContent>(running, head, from, Some(call_ids), &unenforced).await
+    delivery.send::<ChatContent>(running, head, from, &unenforced).await
 }

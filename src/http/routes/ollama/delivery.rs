@@ -5,13 +5,16 @@
 //! every request, so one client would control the memory of all. Ollama's clients expect success, so the response has
 //! it, and a header says that nothing happened.
 
+use std::sync::Arc;
+
 use actix_web::HttpResponse;
 use serde_json::{Map, Value};
 
 use super::response::{Content, Head};
 use super::{lines, options};
 use crate::calls::generation::RunningText;
-use crate::calls::output_spec::ToolCallIds;
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::{KeptTokens, OutputItems};
 use crate::engine::{MAX_TOP_LOGPROBS, TemplateVariable};
 use crate::error::{Error, Result};
 use crate::http::header_list::with_lists;
@@ -44,28 +47,28 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Sends what `running` generates. `call_ids`: of a response that may have calls. `unenforced`: the fields of the
-    /// request's schemas that are not enforced.
+    /// Sends what `running` generates. `unenforced`: the fields of the request's schemas that are not enforced.
     pub async fn send<T: Content>(
         mut self,
-        mut running: impl RunningText + 'static,
+        running: impl RunningText + 'static,
         head: Head,
         (caller, request_id): (&Caller, Option<RequestId>),
-        call_ids: Option<ToolCallIds>,
         unenforced: &[String],
     ) -> ApiResult {
         let (window, truncated) = (running.generation().context_window(), self.truncated);
         if self.context.is_some_and(|context| context > window) {
             self.ignored.push(options::NUM_CTX.to_owned());
         }
+        let kept = if self.is_streamed || !self.includes_logprobs { KeptTokens::None } else { KeptTokens::All };
+        let mut turn = Turn::new(running, OutputItems::or_empty(kept), Arc::clone(&head.clock_rng));
         let response = match self.is_streamed {
             true => {
                 caller.recorder.defer();
-                lines::respond::<T>(running, head, call_ids, request_id)
+                lines::respond::<T>(turn, head, request_id)
             }
             false => {
-                let choices = running.whole().await?;
-                HttpResponse::Ok().json(head.whole::<T>(choices, call_ids, &running, self.includes_logprobs))
+                turn.generate(drop).await?;
+                HttpResponse::Ok().json(head.whole::<T>(&turn))
             }
         };
         let mut response = with_lists(response, &self.ignored, unenforced);

@@ -211,11 +211,11 @@ async fn generate(
         Call::Chat(call) => {
             let mut running = api.chat.start(&caller.access, *call, caller.recorder.clone()).await?;
             let unenforced = std::mem::take(&mut running.unenforced);
-            delivery.send::<GenerateContent>(running, head, from, None, &unenforced).await
+            delivery.send::<GenerateContent>(running, head, from, &unenforced).await
         }
         Call::Completion(call) => {
             let running = api.completions.start(&caller.access, *call, caller.recorder.clone()).await?;
-            delivery.send::<GenerateContent>(running, head, from, None, &[]).await
+            delivery.send::<GenerateContent>(running, head, from, &[]).await
         }
     }
 }

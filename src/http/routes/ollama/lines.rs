@@ -8,51 +8,38 @@ use std::marker::PhantomData;
 use actix_web::HttpResponse;
 use actix_web::web::Bytes;
 
-use super::response::{Content, Head, Parts, ToolCallBody};
+use super::response::{Content, Head, Parts, call_bodies};
 use crate::calls::generation::RunningText;
-use crate::calls::output_spec::{GeneratedCall, ToolCallIds};
-use crate::engine::{FinishReason, TextDelta, ToolCallDelta};
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::{GeneratedCall, OutputItems, TurnEvent};
 use crate::error::{Error, Result};
 use crate::http::error::ollama_in_stream;
 use crate::http::ndjson;
 use crate::http::routes::generation_stream::{self, EventSource};
 use crate::ids::RequestId;
 
-/// The response with the lines of `running`. `call_ids`: of a response that may have calls.
+/// The response with the lines of `turn`.
 pub fn respond<T: Content>(
-    running: impl RunningText + 'static,
+    turn: Turn<impl RunningText + 'static>,
     head: Head,
-    call_ids: Option<ToolCallIds>,
     request_id: Option<RequestId>,
 ) -> HttpResponse {
-    let lines = Lines {
-        running,
-        head,
-        call_ids,
-        calls: WholeCalls::default(),
-        ids: Vec::new(),
-        ending: FinishReason::Stop,
-        content: PhantomData::<fn() -> T>,
-    };
+    let lines = Lines { turn, head, calls: WholeCalls::default(), content: PhantomData::<fn() -> T> };
     ndjson::response(generation_stream::events(lines, request_id))
 }
 
 struct Lines<C, T> {
-    running: C,
+    turn: Turn<C>,
     head: Head,
-    call_ids: Option<ToolCallIds>,
     calls: WholeCalls,
-    /// The tokens so far.
-    ids: Vec<u32>,
-    ending: FinishReason,
     content: PhantomData<fn() -> T>,
 }
 
 impl<C: RunningText + 'static, T: Content> EventSource for Lines<C, T> {
     type Call = C;
 
-    fn call(&mut self) -> &mut C {
-        &mut self.running
+    fn turn(&mut self) -> &mut Turn<C> {
+        &mut self.turn
     }
 
     /// Clients read every line as a part of the response, so it is one without text.
@@ -60,21 +47,18 @@ impl<C: RunningText + 'static, T: Content> EventSource for Lines<C, T> {
         ndjson::line(&self.head.part::<T>(Parts::default(), &[]))
     }
 
-    fn event(&mut self, delta: &TextDelta) -> Option<Bytes> {
-        self.ending = delta.end.unwrap_or(self.ending);
-        self.ids.extend(&delta.token_ids);
-        let calls = self.calls.add(delta);
-        if delta.reasoning.is_empty() && delta.text.is_empty() && calls.is_empty() && delta.tokens.is_empty() {
+    fn event(&mut self, event: &TurnEvent) -> Option<Bytes> {
+        let calls = self.calls.next(self.turn.output());
+        let (thinking, text) = (event.reasoning().to_owned(), event.text().to_owned());
+        if thinking.is_empty() && text.is_empty() && calls.is_empty() && event.tokens.is_empty() {
             return None;
         }
-        let body = |ids| calls.into_iter().map(|(index, call)| ToolCallBody::new(ids, index, call)).collect();
-        let calls = self.call_ids.map(body).unwrap_or_default();
-        let parts = Parts { thinking: delta.reasoning.clone(), text: delta.text.clone(), calls, context: None };
-        Some(ndjson::line(&self.head.part::<T>(parts, &delta.tokens)))
+        let calls = call_bodies(self.turn.call.call_ids(), calls.into_iter());
+        Some(ndjson::line(&self.head.part::<T>(Parts { thinking, text, calls, context: None }, &event.tokens)))
     }
 
     fn last_event(&mut self) -> Bytes {
-        ndjson::line(&self.head.last::<T>(self.ending, &self.ids, &self.running))
+        ndjson::line(&self.head.last::<T>(&self.turn))
     }
 
     fn error_event(&self, error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> Bytes {
@@ -82,37 +66,25 @@ impl<C: RunningText + 'static, T: Content> EventSource for Lines<C, T> {
     }
 }
 
-/// Puts calls together from deltas.
+/// Counts the calls that were returned.
 #[derive(Default)]
-struct WholeCalls {
-    /// The call that is being generated, with its index.
-    open: Option<(u32, GeneratedCall)>,
-}
+struct WholeCalls(usize);
 
 impl WholeCalls {
-    /// The calls that end with a delta, with their indices.
-    fn add(&mut self, delta: &TextDelta) -> Vec<(u32, GeneratedCall)> {
-        let mut ended = Vec::new();
-        for ToolCallDelta { index, name, arguments } in &delta.calls {
-            if let Some(name) = name {
-                ended.extend(
-                    self.open.replace((*index, GeneratedCall { name: name.clone(), ..GeneratedCall::default() })),
-                );
-            }
-            if let Some((_, call)) = &mut self.open {
-                call.arguments.push_str(arguments);
-            }
-        }
-        if delta.end.is_some() {
-            ended.extend(self.open.take());
-        }
-        ended
+    /// The calls that have become whole: the last one of an output is, once the output has ended.
+    fn next<'a>(&mut self, output: &'a OutputItems) -> Vec<GeneratedCall<'a>> {
+        let calls: Vec<GeneratedCall<'a>> = output.calls().collect();
+        let whole = calls.len().saturating_sub(usize::from(output.ending.is_none()));
+        let returned = std::mem::replace(&mut self.0, whole);
+        calls.get(returned..whole).unwrap_or_default().to_vec()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::turn::output::KeptTokens;
+    use crate::engine::{FinishReason, TextDelta, ToolCallDelta};
 
     #[test]
     fn a_call_is_returned_when_it_is_complete() {
@@ -121,16 +93,16 @@ mod tests {
             name: name.map(str::to_owned),
             arguments: arguments.to_owned(),
         };
-        let delta = |calls, end| TextDelta { calls, end, ..TextDelta::default() };
-        let call =
-            |name: &str, arguments: &str| GeneratedCall { name: name.to_owned(), arguments: arguments.to_owned() };
-        let mut calls = WholeCalls::default();
-        assert!(calls.add(&delta(vec![part(0, Some("a"), "{")], None)).is_empty());
-        assert!(calls.add(&delta(vec![part(0, None, "}")], None)).is_empty());
-        let both = calls.add(&delta(vec![part(1, Some("b"), "{}"), part(2, Some("c"), "[")], None));
-        assert_eq!(both, [(0, call("a", "{}")), (1, call("b", "{}"))]);
-        let last = calls.add(&delta(vec![part(2, None, "]")], Some(FinishReason::ToolCalls)));
-        assert_eq!(last, [(2, call("c", "[]"))]);
-        assert!(calls.add(&delta(Vec::new(), Some(FinishReason::Stop))).is_empty());
+        let (mut calls, mut output) = (WholeCalls::default(), OutputItems::or_empty(KeptTokens::None));
+        let mut add = |parts, end| -> Vec<String> {
+            output.add(TextDelta { calls: parts, end, ..TextDelta::default() });
+            let whole = calls.next(&output).into_iter();
+            whole.map(|GeneratedCall { index, name, arguments }| format!("{index} {name} {arguments}")).collect()
+        };
+        assert!(add(vec![part(0, Some("a"), "{")], None).is_empty());
+        assert!(add(vec![part(0, None, "}")], None).is_empty());
+        assert_eq!(add(vec![part(1, Some("b"), "{}"), part(2, Some("c"), "[")], None), ["0 a {}", "1 b {}"]);
+        assert_eq!(add(vec![part(2, None, "]")], Some(FinishReason::ToolCalls)), ["2 c []"]);
+        assert!(add(Vec::new(), Some(FinishReason::Stop)).is_empty());
     }
 }

@@ -6,8 +6,10 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::calls::generation::{Choice, RunningText, finite_logprob};
-use crate::calls::output_spec::{GeneratedCall, ToolCallIds};
+use crate::calls::generation::RunningText;
+use crate::calls::output_spec::ToolCallIds;
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::GeneratedCall;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::engine::{FinishReason, TokenInfo, TokenLogprob};
 
@@ -112,17 +114,11 @@ struct FunctionBody {
 }
 
 impl ToolCallBody {
-    /// The call with this index.
-    pub fn new(ids: ToolCallIds, index: u32, GeneratedCall { name, arguments }: GeneratedCall) -> Self {
-        let arguments = whole_json(arguments);
-        Self { id: ids.of(0, index), function: FunctionBody { index, name, arguments } }
+    pub fn new(ids: ToolCallIds, call: GeneratedCall<'_>) -> Self {
+        let GeneratedCall { index, name, .. } = call;
+        let function = FunctionBody { index, name: name.to_owned(), arguments: call.arguments_json() };
+        Self { id: ids.of(0, index), function }
     }
-}
-
-/// The arguments of a call; an empty object if they are cut off.
-fn whole_json(arguments: String) -> Box<RawValue> {
-    let empty = || RawValue::from_string("{}".to_owned());
-    RawValue::from_string(arguments).or_else(|_| empty()).unwrap_or_default()
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -146,7 +142,7 @@ impl From<&TokenInfo> for LogprobBody {
     fn from(info: &TokenInfo) -> Self {
         let body = |token: &TokenLogprob| TokenBody {
             token: String::from_utf8_lossy(&token.bytes).into_owned(),
-            logprob: finite_logprob(token.logprob),
+            logprob: token.logprob,
             bytes: token.bytes.clone(),
         };
         Self { token: body(&info.token), top_logprobs: info.top.iter().map(body).collect() }
@@ -197,6 +193,11 @@ pub fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// The bodies of calls. `ids`: `None` if the response has none.
+pub fn call_bodies<'a>(ids: Option<ToolCallIds>, calls: impl Iterator<Item = GeneratedCall<'a>>) -> Vec<ToolCallBody> {
+    ids.map(|ids| calls.map(|call| ToolCallBody::new(ids, call)).collect()).unwrap_or_default()
+}
+
 /// What all bodies of a response share.
 pub struct Head {
     /// The name that the client sent.
@@ -206,11 +207,6 @@ pub struct Head {
     pub received: Duration,
 }
 
-/// The tokens of a prompt and of its completion; `None` if an upstream model has them.
-fn context(running: &impl RunningText, generated: &[u32]) -> Option<Vec<u32>> {
-    running.prompt().map(|prompt| [prompt, generated].concat())
-}
-
 impl Head {
     /// A part that is not the last.
     pub fn part<T: Content>(&self, parts: Parts, tokens: &[TokenInfo]) -> Body<T> {
@@ -218,9 +214,9 @@ impl Head {
         Body { logprobs, ..self.body(parts, None) }
     }
 
-    /// The last part. `ids`: the tokens of all parts.
-    pub fn last<T: Content>(&self, ending: FinishReason, ids: &[u32], running: &impl RunningText) -> Body<T> {
-        self.complete(Parts { context: context(running, ids), ..Parts::default() }, ending, running)
+    /// The last part.
+    pub fn last<T: Content>(&self, turn: &Turn<impl RunningText>) -> Body<T> {
+        self.complete(Parts::default(), turn)
     }
 
     /// The response of a request that generates nothing: its model was loaded or unloaded.
@@ -228,28 +224,22 @@ impl Head {
         self.body(Parts::default(), Some(done_reason))
     }
 
-    /// The whole response. `call_ids`: of a response that may have calls.
-    pub fn whole<T: Content>(
-        &self,
-        choices: Vec<Choice>,
-        call_ids: Option<ToolCallIds>,
-        running: &impl RunningText,
-        includes_logprobs: bool,
-    ) -> Body<T> {
-        let Choice { reasoning, text, calls, tokens, token_ids, ending, .. } =
-            choices.into_iter().next().unwrap_or_default();
-        let calls =
-            call_ids.map(|ids| (0..).zip(calls).map(|(index, call)| ToolCallBody::new(ids, index, call)).collect());
-        let context = context(running, &token_ids);
-        let parts = Parts { thinking: reasoning, text, calls: calls.unwrap_or_default(), context };
-        let body = self.complete(parts, ending.unwrap_or(FinishReason::Stop), running);
-        let tokens = tokens.iter().filter(|_| includes_logprobs);
-        Body { logprobs: tokens.map(LogprobBody::from).collect(), ..body }
+    /// The whole response.
+    pub fn whole<T: Content>(&self, turn: &Turn<impl RunningText>) -> Body<T> {
+        let output = turn.output();
+        let calls = call_bodies(turn.call.call_ids(), output.calls());
+        let parts = Parts { thinking: output.reasoning(), text: output.text(), calls, context: None };
+        let logprobs = output.tokens.iter().map(LogprobBody::from).collect();
+        Body { logprobs, ..self.complete(parts, turn) }
     }
 
-    fn complete<T: Content>(&self, parts: Parts, ending: FinishReason, running: &impl RunningText) -> Body<T> {
+    /// With the tokens of the prompt and of the output, unless an upstream model has them.
+    fn complete<T: Content>(&self, parts: Parts, turn: &Turn<impl RunningText>) -> Body<T> {
+        let (running, output) = (&turn.call, turn.output());
+        let context = running.prompt().map(|prompt| [prompt, &output.token_ids].concat());
         let metrics = Metrics::new(running, self.received, self.clock_rng.uptime());
-        let reason = match ending {
+        let parts = Parts { context, ..parts };
+        let reason = match output.finish_reason() {
             FinishReason::Stop | FinishReason::StopString(_) | FinishReason::ToolCalls => "stop",
             FinishReason::Length => "length",
         };
@@ -266,16 +256,5 @@ impl Head {
             logprobs: Vec::new(),
             metrics: Metrics::default(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::whole_json;
-
-    #[test]
-    fn arguments_that_are_cut_off_are_empty() {
-        assert_eq!(whole_json("{\"z\": 1}".to_owned()).get(), "{\"z\": 1}");
-        assert_eq!(whole_json("{\"a\": ".to_owned()).get(), "{}");
     }
 }

@@ -66,24 +66,24 @@ pub struct ResponseEncoder {
 
 impl ResponseEncoder {
     pub fn format(&self, turn: &Turn) -> ItemFormat {
-        ItemFormat { response: self.id, calls: turn.chat.call_ids, reasoning: self.reasoning }
+        ItemFormat { response: self.id, calls: turn.call.call_ids, reasoning: self.reasoning }
     }
 
     /// The response when it starts.
     pub fn started(&self, turn: &Turn) -> ResponseBody {
-        let (model, settings) = (turn.chat.model.clone(), self.settings.clone());
+        let (model, settings) = (turn.call.model.clone(), self.settings.clone());
         ResponseBody::new(self.id, self.created_at, model, settings, "in_progress")
     }
 
     /// The complete response.
     pub fn complete(&self, turn: &Turn) -> ResponseBody {
-        let is_cut_off = turn.output.is_cut_off();
+        let is_cut_off = turn.output().is_cut_off();
         ResponseBody {
             completed_at: turn.completed_at().map(Timestamp::as_seconds),
             status: if is_cut_off { "incomplete" } else { "completed" },
             incomplete_details: is_cut_off.then_some(IncompleteDetails { reason: "max_output_tokens" }),
-            output: self.format(turn).bodies(&turn.output),
-            usage: Some(turn.usage().into()),
+            output: self.format(turn).bodies(turn.output()),
+            usage: Some(turn.call.usage().into()),
             ..self.started(turn)
         }
     }

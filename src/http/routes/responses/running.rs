@@ -3,10 +3,10 @@
 use super::conversation_field::with_field_names;
 use super::input_items;
 use super::response::{Failure, ResponseBody, ResponseEncoder};
-use crate::calls::generation::{RunningGeneration, RunningText};
+use crate::calls::generation::RunningText;
 use crate::calls::responses::item_format::ItemFormat;
 use crate::calls::turn::Turn;
-use crate::engine::TextDelta;
+use crate::calls::turn::output::TurnEvent;
 use crate::error::{Error, Result};
 use crate::service::access::Access;
 use crate::service::responses::{ChainLink, Responses, StoredResponse};
@@ -68,22 +68,16 @@ impl RunningResponse {
     pub fn failed(&self, failure: Failure) -> ResponseBody {
         ResponseBody { status: "failed", error: Some(failure), ..self.started() }
     }
-}
 
-impl RunningText for RunningResponse {
-    fn generation(&self) -> &RunningGeneration {
-        self.turn.generation()
-    }
-
-    async fn next(&mut self) -> Option<Result<TextDelta>> {
+    pub async fn next(&mut self) -> Option<Result<TurnEvent>> {
         Some(self.turn.next().await?.map_err(with_field_names))
     }
 
-    /// Also stores a response that succeeded.
-    async fn close(&self, outcome: Outcome) -> Result<()> {
+    /// Stores a response that succeeded, and records the usage durably.
+    pub async fn close(&self, outcome: Outcome) -> Result<()> {
         if outcome == Outcome::Succeeded {
             self.store().await?;
         }
-        self.turn.close(outcome).await
+        self.turn.call.close(outcome).await
     }
 }

@@ -10,14 +10,16 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::reasoning::{PartIndex, ReasoningPart};
 use super::response::{Failure, ItemBody, Part, TokenBody, logprobs, part};
 use super::running::RunningResponse;
+use crate::calls::chat::RunningChat;
 use crate::calls::responses::item_format::ItemFormat;
-use crate::calls::turn::output::{OutputItem, OutputItems, Step};
-use crate::engine::TextDelta;
+use crate::calls::turn::Turn;
+use crate::calls::turn::output::{OutputItem, OutputItems, Step, TurnEvent};
 use crate::error::{Error, Result};
 use crate::http::error::responses_in_stream;
 use crate::http::routes::generation_stream::{self, EventSource};
 use crate::http::sse;
 use crate::ids::RequestId;
+use crate::service::usage::Outcome;
 
 /// An event with its type and number.
 #[derive(Serialize)]
@@ -127,10 +129,18 @@ struct ResponseEvents {
 }
 
 impl EventSource for ResponseEvents {
-    type Call = RunningResponse;
+    type Call = RunningChat;
 
-    fn call(&mut self) -> &mut RunningResponse {
-        &mut self.running
+    fn turn(&mut self) -> &mut Turn {
+        &mut self.running.turn
+    }
+
+    async fn next(&mut self) -> Option<Result<TurnEvent>> {
+        self.running.next().await
+    }
+
+    async fn close(&mut self, outcome: Outcome) -> Result<()> {
+        self.running.close(outcome).await
     }
 
     fn first_event(&self) -> Option<sse::Event> {
@@ -139,15 +149,14 @@ impl EventSource for ResponseEvents {
         Some(sse::join(event("response.created", 0), event("response.in_progress", 1)))
     }
 
-    fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
-        let steps = self.running.turn.add(delta);
-        let output = (&self.running.turn.output, self.running.format());
-        steps.iter().for_each(|step| self.events.add_step(step, output));
+    fn event(&mut self, event: &TurnEvent) -> Option<sse::Event> {
+        let output = (self.running.turn.output(), self.running.format());
+        event.steps.iter().for_each(|step| self.events.add_step(step, output));
         self.events.take()
     }
 
     fn last_event(&mut self) -> sse::Event {
-        let output = &self.running.turn.output;
+        let output = self.running.turn.output();
         self.events.end_item((output, self.running.format()), output.is_cut_off());
         let response = self.running.complete();
         self.events.end(response.status, &response)
@@ -244,7 +253,8 @@ impl EventEncoder {
                 let fields = Fields::TextDelta { item_id, output_index, content_index: 0, delta: text, logprobs };
                 self.push("response.output_text.delta", fields);
             }
-            Step::Arguments(delta) => {
+            Step::Arguments { text, .. } if text.is_empty() => {}
+            Step::Arguments { text: delta, .. } => {
                 let Some((output_index, item_id)) = self.open(output) else { return };
                 let fields = Fields::CallDelta { item_id, output_index, delta };
                 self.push("response.function_call_arguments.delta", fields);
