@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::cpu::types::{AttentionShape, Conv1dShape};
 use super::interface::{Angles, Backend, LowRankUpdate, Matrix, Tensor};
+use super::types::{AttentionShape, Conv1dShape};
 use crate::error::{ModelError, Result};
 use crate::kv::SequenceSlice;
 

@@ -1,6 +1,6 @@
 //! Embedding tables in the memory of the host. They keep the layout of the file, in which rows are contiguous.
 
-use super::cpu::types::{DType, dequantise};
+use super::types::{DType, dequantise};
 use crate::error::{ModelError, Result};
 use crate::weights::Rows;
 

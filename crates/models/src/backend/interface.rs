@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::cpu::types::{Activation, AttentionShape, Conv1dShape, ConvShape, DType, NormKind, Pool, RopeLayout};
 use super::routing::Routing;
+use super::types::{Activation, AttentionShape, Conv1dShape, ConvShape, DType, NormKind, Pool, RopeLayout};
 use crate::error::{ModelError, Result};
 use crate::kv::{KvArena, KvShape, SequenceSlice};
 use crate::weights::Rows;

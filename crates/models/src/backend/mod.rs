@@ -14,18 +14,19 @@ pub mod cpu;
 mod embedding_table;
 mod interface;
 mod routing;
+mod types;
 
 pub use candle::Candle;
 pub(crate) use candle::with_gradient;
 pub use cpu::Cpu;
-pub use cpu::types::{
-    Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, Isa, NormKind, Pool, RopeLayout,
-    dequantise,
-};
-pub(crate) use cpu::types::{Dropout, LstmRecurrence, LstmState, TargetLogit, cross_entropy};
 pub(crate) use embedding_table::EmbeddingTable;
 pub use interface::{
     AdaIn, Angles, Backend, ChannelActivation, FeedForward, GroupNorm, LowRankUpdate, Matrix, Norm, Pause,
     RequestOptions, RoutedTokens, Tensor,
 };
 pub use routing::Routing;
+pub use types::{
+    Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, Isa, NormKind, Pool, RopeLayout,
+    dequantise,
+};
+pub(crate) use types::{Dropout, LstmRecurrence, LstmState, TargetLogit, cross_entropy};

@@ -10,8 +10,8 @@ use super::kv_batch::CandleBatch;
 use super::kv_groups::padded_elements;
 use super::kv_plan::{DeviceGroup, MASKED};
 use crate::backend::checks;
-use crate::backend::cpu::types::AttentionShape;
 use crate::backend::interface::{Backend, Tensor};
+use crate::backend::types::AttentionShape;
 use crate::error::{ModelError, Result};
 
 /// The softmax over the last dimension.

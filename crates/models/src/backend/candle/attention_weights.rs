@@ -7,8 +7,8 @@ use super::device::Candle;
 use super::kv_arena::CandleKvArena;
 use super::kv_batch::CandleBatch;
 use crate::backend::checks;
-use crate::backend::cpu::types::AttentionShape;
 use crate::backend::interface::{Backend, Tensor};
+use crate::backend::types::AttentionShape;
 use crate::error::Result;
 use crate::kv::BLOCK;
 

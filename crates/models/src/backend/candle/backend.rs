@@ -11,11 +11,11 @@ use super::thread_binding::ThreadBinding;
 use super::weights::{self, CandleConv, CandleConv1d, CandleLinear};
 use super::{attention, attention_weights, conv1d, convolution, elementwise, experts, layout, norms, products, rope};
 use crate::backend::checks;
-use crate::backend::cpu::types::{Activation, AttentionShape, Conv1dShape, ConvShape, DType, Pool, RopeLayout};
 use crate::backend::interface::{
     AdaIn, Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Norm, RequestOptions, RoutedTokens, Tensor,
 };
 use crate::backend::routing::Routing;
+use crate::backend::types::{Activation, AttentionShape, Conv1dShape, ConvShape, DType, Pool, RopeLayout};
 use crate::error::{ModelError, Result};
 use crate::kv::{KvShape, SequenceSlice};
 use crate::weights::Rows;

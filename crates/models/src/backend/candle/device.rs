@@ -8,8 +8,8 @@ use candle_core::{DType, Device, Tensor as Array};
 
 use super::weights::CandleLinear;
 use crate::backend::cpu::Cpu;
-use crate::backend::cpu::types::Dropout;
 use crate::backend::interface::{RequestOptions, Tensor};
+use crate::backend::types::Dropout;
 use crate::error::{ModelError, Result};
 
 /// A device of candle: CUDA, Metal, or the CPU.

@@ -6,8 +6,8 @@ use super::device::{Candle, tensor_like};
 use super::host;
 use super::norms::layer_norm;
 use crate::backend::checks;
-use crate::backend::cpu::types::Activation;
 use crate::backend::interface::{Backend, Tensor};
+use crate::backend::types::Activation;
 use crate::error::Result;
 
 /// `x += y`

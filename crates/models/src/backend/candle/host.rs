@@ -12,8 +12,8 @@ use outpost_kernels::{self as kernels, Qkv, TextAttention, activate_backward};
 use super::device::Candle;
 use super::gradient::{computed_from, computed_from_three, computed_from_two};
 use super::host_array::host;
-use crate::backend::cpu::types::{Activation, AttentionShape, RopeLayout};
 use crate::backend::interface::{Angles, Backend, Norm, Tensor};
+use crate::backend::types::{Activation, AttentionShape, RopeLayout};
 use crate::error::Result;
 
 /// See [`Backend::norm`].

@@ -13,8 +13,8 @@ use super::device::Candle;
 use super::gradient::{computed_from, computed_from_three};
 use super::host_array::host;
 use super::weights::{CandleLinear, Weight};
-use crate::backend::cpu::types::DType;
 use crate::backend::interface::{Backend, LowRankUpdate, Matrix};
+use crate::backend::types::DType;
 use crate::error::{ModelError, Result};
 
 /// Multiply-adds of each thread between two pauses: a millisecond or two.

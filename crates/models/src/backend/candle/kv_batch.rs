@@ -6,7 +6,7 @@ use super::device::Candle;
 use super::kv_groups;
 use super::kv_plan::{self, Plan};
 use super::kv_writes::{DeviceWrites, Writes};
-use crate::backend::cpu::types::AttentionShape;
+use crate::backend::types::AttentionShape;
 use crate::error::{ModelError, Result};
 use crate::kv::{BLOCK, BlockId, SequenceSlice, block_writes};
 

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::backend::cpu::types::AttentionShape;
+use crate::backend::types::AttentionShape;
 use crate::kv::{BLOCK, BlockId, SequenceSlice};
 
 /// The cost of reading a position, in queries that attend to it.

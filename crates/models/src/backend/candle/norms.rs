@@ -6,8 +6,8 @@ use candle_nn::ops;
 use super::device::{Candle, tensor_like};
 use super::host;
 use crate::backend::checks;
-use crate::backend::cpu::types::NormKind;
 use crate::backend::interface::{Backend, GroupNorm, Norm, Tensor};
+use crate::backend::types::NormKind;
 use crate::error::Result;
 
 /// The norm of rows of `weight`'s length, in one kernel unless gradients are needed.

@@ -9,8 +9,8 @@ use super::gradient::with_gradient;
 use super::weights::{CandleLinear, Weight};
 use super::{host_array, host_products};
 use crate::backend::checks;
-use crate::backend::cpu::types::dequantise;
 use crate::backend::interface::{Backend, FeedForward, LowRankUpdate, Matrix, Tensor, add_update};
+use crate::backend::types::dequantise;
 use crate::error::{ModelError, Result};
 
 /// Elements of the hidden layer of a feed-forward network that are computed at once.

@@ -6,8 +6,8 @@ use candle_nn::rotary_emb;
 use super::device::Candle;
 use super::host;
 use crate::backend::checks;
-use crate::backend::cpu::types::RopeLayout;
 use crate::backend::interface::{Angles, Backend, Tensor};
+use crate::backend::types::RopeLayout;
 use crate::error::Result;
 
 /// Rotates queries or keys of `heads` heads.

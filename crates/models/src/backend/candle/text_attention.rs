@@ -8,8 +8,8 @@ use super::attention::{is_valid, soft_capped, softmax};
 use super::device::{Candle, tensor_like};
 use super::host;
 use super::kv_plan::MASKED;
-use crate::backend::cpu::types::AttentionShape;
 use crate::backend::interface::{Backend, Tensor};
+use crate::backend::types::AttentionShape;
 use crate::error::{ModelError, Result};
 
 /// Queries whose scores are computed at once. Positions after the last of them are left out.

@@ -9,9 +9,9 @@ use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{DType as ArrayType, Device, Tensor as Array};
 use half::{bf16, f16};
 
-use crate::backend::cpu::types::{Conv1dShape, ConvShape, DType, dequantise};
 use crate::backend::embedding_table::EmbeddingTable;
 use crate::backend::interface::Matrix;
+use crate::backend::types::{Conv1dShape, ConvShape, DType, dequantise};
 use crate::error::{ModelError, Result};
 use crate::weights::Rows;
 

@@ -10,9 +10,9 @@ use outpost_kernels::{
 
 use super::device::Cpu;
 use super::kv_arena::CpuKvArena;
-use super::types::{AttentionShape, DType, Pool};
 use crate::backend::checks;
 use crate::backend::interface::{Backend, Tensor};
+use crate::backend::types::{AttentionShape, DType, Pool};
 use crate::error::{ModelError, Result};
 use crate::kv::{BlockWrite, SequenceSlice, block_writes, blocks_for};
 

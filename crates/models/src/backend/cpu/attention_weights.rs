@@ -7,9 +7,9 @@ use half::slice::HalfFloatSliceExt;
 use super::attention::KvBatch;
 use super::device::Cpu;
 use super::kv_arena::{CpuKvArena, KvView};
-use super::types::AttentionShape;
 use crate::backend::checks;
 use crate::backend::interface::{Backend, Tensor};
+use crate::backend::types::AttentionShape;
 use crate::error::Result;
 use crate::kv::{BLOCK, blocks_for};
 

@@ -11,13 +11,13 @@ use super::attention_weights;
 use super::buffers::{Buffer, BufferPool};
 use super::device::Cpu;
 use super::kv_arena::CpuKvArena;
-use super::types::{Activation, AttentionShape, Conv1dShape, ConvShape, DType, Pool, RopeLayout};
 use super::{conv1d, convolution, elementwise, layout, modulation, norms, products};
 use crate::backend::checks;
 use crate::backend::interface::{
     AdaIn, Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Matrix, Norm, RequestOptions, RoutedTokens, Tensor,
 };
 use crate::backend::routing::Routing;
+use crate::backend::types::{Activation, AttentionShape, Conv1dShape, ConvShape, DType, Pool, RopeLayout};
 use crate::error::Result;
 use crate::kv::{KvShape, SequenceSlice};
 use crate::weights::Rows;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use half::bf16;
 
 use super::buffers::BufferPool;
-use super::types::Pool;
 use crate::backend::interface::{RequestOptions, Tensor};
+use crate::backend::types::Pool;
 
 /// Multiply-adds of each thread between two pauses: a few milliseconds.
 const CHUNK_MACS: usize = 200_000_000;

@@ -3,9 +3,9 @@
 use outpost_kernels as kernels;
 
 use super::device::Cpu;
-use super::types::Activation;
 use crate::backend::checks;
 use crate::backend::interface::{Backend, Tensor};
+use crate::backend::types::Activation;
 use crate::error::Result;
 
 pub fn add(cpu: &Cpu, x: &mut Tensor<Cpu>, y: &Tensor<Cpu>) -> Result<()> {

@@ -3,7 +3,7 @@
 use half::f16;
 use outpost_kernels::{self as kernels, KvBlockMut, KvBlocks, KvPair, KvSlices, KvWrite};
 
-use super::types::Pool;
+use crate::backend::types::Pool;
 use crate::error::{ModelError, Result};
 use crate::kv::{BLOCK, BlockId, BlockWrite, KvArena, KvShape, KvType};
 

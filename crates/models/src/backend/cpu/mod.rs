@@ -13,6 +13,5 @@ mod layout;
 mod modulation;
 mod norms;
 mod products;
-pub mod types;
 
 pub use device::Cpu;

@@ -4,9 +4,9 @@ use outpost_kernels::{self as kernels, Activations, Linear, matmul_all};
 use smallvec::SmallVec;
 
 use super::device::{Cpu, MIN_ROWS};
-use super::types::Pool;
 use crate::backend::checks;
 use crate::backend::interface::{Backend, FeedForward, LowRankUpdate, Matrix, Tensor};
+use crate::backend::types::Pool;
 use crate::error::{ModelError, Result};
 use crate::weights::Rows;
 

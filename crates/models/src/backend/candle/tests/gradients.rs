@@ -9,8 +9,8 @@ use super::super::{Candle, CandleLinear};
 use super::products::random_rows;
 use super::{assert_close, candle, random, random_tensor};
 use crate::backend::Routing;
-use crate::backend::cpu::types::{Activation, ConvShape, DType, Dropout, NormKind, RopeLayout};
 use crate::backend::interface::{Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Norm, RequestOptions, Tensor};
+use crate::backend::types::{Activation, ConvShape, DType, Dropout, NormKind, RopeLayout};
 use crate::devices::under_test;
 use crate::error::ModelError;
 

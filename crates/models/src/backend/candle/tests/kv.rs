@@ -6,8 +6,8 @@ use super::super::Candle;
 use super::super::kv_batch::CandleBatch;
 use super::{assert_close, candle, random, random_tensor};
 use crate::backend::cpu::Cpu;
-use crate::backend::cpu::types::AttentionShape;
 use crate::backend::interface::{Backend, Tensor};
+use crate::backend::types::AttentionShape;
 use crate::error::ModelError;
 use crate::kv::{BLOCK, BlockId, KvArena, KvShape, KvType, SequenceSlice};
 

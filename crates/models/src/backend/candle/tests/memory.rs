@@ -3,8 +3,8 @@
 use candle_core::{CudaDevice, Device};
 
 use super::{Candle, Cpu, candle};
-use crate::backend::cpu::types::{AttentionShape, ConvShape, DType};
 use crate::backend::interface::Backend;
+use crate::backend::types::{AttentionShape, ConvShape, DType};
 
 /// A card that computes nothing: without the feature `cuda`, candle has only its type.
 fn gpu() -> Candle {

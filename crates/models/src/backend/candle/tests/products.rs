@@ -5,8 +5,8 @@ use candle_core::{Device, Tensor as Array};
 
 use super::super::weights::{self, Weight};
 use super::{assert_close, candle, compare, random, random_tensor};
-use crate::backend::cpu::types::{Activation, DType};
 use crate::backend::interface::{Backend, FeedForward, Matrix};
+use crate::backend::types::{Activation, DType};
 use crate::weights::Rows;
 
 /// Random rows of a type, and the tolerance of products with them. Activations are rounded to 8 bits if the weights are

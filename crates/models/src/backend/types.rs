@@ -1,4 +1,5 @@
-//! The types that describe types of weights, shapes and parameters.
+//! The types of weights, shapes and parameters that the interface is declared with. They are those of the kernels, which a
+//! device may use without the rest of the CPU's backend.
 
 pub use outpost_kernels::{
     Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, Dropout, Error, Isa, LstmRecurrence,
