@@ -15,7 +15,7 @@ use candle_core::Device;
 use outpost::app::SystemClockRng;
 use outpost::engine::{Engine, Message, Settings, TextModel};
 use outpost::models::ModelError;
-use outpost::models::backend::{Backend, Candle, Cpu, DType};
+use outpost::models::backend::{Candle, Cpu, DType, PagedAttention};
 use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::decoder_config::DecoderConfig;
@@ -115,7 +115,7 @@ impl Weights for Widened {
     }
 }
 
-fn cache<B: Backend>(model: &Decoder<B>) -> KvCache {
+fn cache<B: PagedAttention>(model: &Decoder<B>) -> KvCache {
     KvCache::new(model.new_kv_arenas(KvType::F32))
 }
 
@@ -125,7 +125,7 @@ fn argmax(logits: &[f32]) -> u32 {
 }
 
 /// The largest difference among the sampled logits after the first chat's prompt.
-fn largest_difference<B: Backend>(model: &Decoder<B>, answers: &Answers, sample_every: usize) -> f32 {
+fn largest_difference<B: PagedAttention>(model: &Decoder<B>, answers: &Answers, sample_every: usize) -> f32 {
     let logits = model.extend(&answers.chats[0].prompt, &mut cache(model)).unwrap();
     let pairs = logits.iter().step_by(sample_every).zip(&answers.logits_sample);
     let largest = pairs.map(|(ours, reference)| (ours - reference).abs()).fold(0.0, f32::max);
@@ -135,7 +135,7 @@ fn largest_difference<B: Backend>(model: &Decoder<B>, answers: &Answers, sample_
 
 /// Positions at which the greedy text differs from the reference: `(chat, token, difference of the reference's top two
 /// logits, difference of our logits of the two tokens)`.
-fn divergences<B: Backend>(model: &Decoder<B>, chats: &[Chat]) -> Vec<(usize, usize, f32, f32)> {
+fn divergences<B: PagedAttention>(model: &Decoder<B>, chats: &[Chat]) -> Vec<(usize, usize, f32, f32)> {
     let mut found = Vec::new();
     for (number, chat) in chats.iter().enumerate() {
         let mut cache = cache(model);

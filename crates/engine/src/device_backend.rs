@@ -1,5 +1,7 @@
 //! The backend of a device: the CPU's own kernels, or candle.
 
+use candle_core::Device;
+
 use crate::runtime::DeviceCheck;
 use crate::settings::Settings;
 use outpost_models::backend::candle::is_dequantised;
@@ -23,6 +25,14 @@ impl DeviceBackend {
         match selected {
             Selected::Cpu { .. } => Ok(Self::Cpu(host)),
             _ => Ok(Self::Candle(Candle::new(selected.open()?, host))),
+        }
+    }
+
+    /// The backend that trains on the device. The CPU's own kernels have no gradients.
+    pub(crate) fn for_training(&self) -> Candle {
+        match self {
+            Self::Cpu(cpu) => Candle::new(Device::Cpu, cpu.clone()),
+            Self::Candle(candle) => candle.clone(),
         }
     }
 

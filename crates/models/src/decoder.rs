@@ -13,7 +13,7 @@ mod training_pass;
 use std::any::Any;
 use std::ops::Range;
 
-use super::backend::{Angles, Backend, DType, Norm, Pool, Tensor};
+use super::backend::{Angles, Backend, DType, Norm, PagedAttention, Pool, Tensor};
 use super::causal_lm::{BatchRow, CausalLm, EmbeddedTokens, Logits, LogitsAt};
 use super::decoder_config::DecoderConfig;
 use super::error::{ModelError, Result};
@@ -30,7 +30,7 @@ pub use training_pass::{TargetScore, TrainingPass, TrainingText};
 
 /// A loaded decoder; shared by all sequences.
 #[derive(Debug)]
-pub struct Decoder<B: Backend> {
+pub struct Decoder<B: PagedAttention> {
     _binding: B::ThreadBinding,
     config: DecoderConfig,
     token_embd: Linear<B>,
@@ -45,7 +45,7 @@ pub struct Decoder<B: Backend> {
     backend: B,
 }
 
-impl<B: Backend> Decoder<B> {
+impl<B: PagedAttention> Decoder<B> {
     /// Reads the weights of a decoder that computes on `backend`.
     pub fn load(source: &dyn DecoderCheckpoint, backend: &B) -> Result<Self> {
         let loader = Loader::new(source, backend);
@@ -181,7 +181,7 @@ impl<B: Backend> Decoder<B> {
     }
 }
 
-impl<B: Backend> CausalLm for Decoder<B> {
+impl<B: PagedAttention> CausalLm for Decoder<B> {
     fn vocabulary(&self) -> usize {
         self.config.vocabulary
     }

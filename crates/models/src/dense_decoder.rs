@@ -1,6 +1,6 @@
 //! A dense decoder of known sizes, of which no file is there: what it needs.
 
-use super::backend::{Backend, DType};
+use super::backend::{DType, PagedAttention};
 use super::decoder_config::{DecoderConfig, DecoderSizes};
 use super::error::ModelError;
 use super::kv::{KvShape, KvType, blocks_for};
@@ -46,7 +46,13 @@ impl MemoryNeed {
 
 impl DenseDecoder {
     /// The memory of the decoder on a device for a context of this many tokens.
-    pub fn memory<B: Backend>(&self, context: usize, kv_type: KvType, limits: &StepLimits, backend: &B) -> MemoryNeed {
+    pub fn memory<B: PagedAttention>(
+        &self,
+        context: usize,
+        kv_type: KvType,
+        limits: &StepLimits,
+        backend: &B,
+    ) -> MemoryNeed {
         let Footprint { weights, loading } = Footprint::new(self, backend);
         let config = DecoderConfig::dense(&self.sizes, context);
         let scratch = scratch_bytes(&config, backend, limits);
@@ -60,7 +66,7 @@ impl DenseDecoder {
     }
 
     /// The bytes of the matrices that a step for one token reads, by their types.
-    pub fn bytes_read_per_token<B: Backend>(&self, backend: &B) -> Vec<(DType, u64)> {
+    pub fn bytes_read_per_token<B: PagedAttention>(&self, backend: &B) -> Vec<(DType, u64)> {
         let names = self.names();
         let read = names.iter().filter(|name| self.tied_embeddings || *name != EMBEDDING);
         let matrices = read.filter_map(|name| {

@@ -28,7 +28,7 @@ pub mod training;
 pub mod weights;
 pub mod whisper;
 
-use backend::Backend;
+use backend::PagedAttention;
 use causal_lm::CausalLm;
 use decoder::Decoder;
 pub use error::ModelError;
@@ -38,7 +38,7 @@ use weights::DecoderCheckpoint;
 ///
 /// # Errors
 /// If the checkpoint is damaged or not supported.
-pub fn load_causal_lm<B: Backend>(
+pub fn load_causal_lm<B: PagedAttention>(
     checkpoint: &dyn DecoderCheckpoint,
     backend: &B,
 ) -> Result<Box<dyn CausalLm>, ModelError> {

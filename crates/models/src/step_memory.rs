@@ -1,6 +1,6 @@
 //! An upper bound of the memory that a step of a decoder needs besides weights and KV cache.
 
-use super::backend::{AttentionShape, Backend};
+use super::backend::{AttentionShape, PagedAttention};
 use super::decoder_config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MoeConfig};
 use super::kv::blocks_for;
 
@@ -20,7 +20,7 @@ pub struct StepLimits {
 /// not used at the same time is added too, because an allocator may not be able to reuse it.
 ///
 /// [`CausalLm::forward`]: super::causal_lm::CausalLm::forward
-pub fn scratch_bytes<B: Backend>(config: &DecoderConfig, backend: &B, limits: &StepLimits) -> u64 {
+pub fn scratch_bytes<B: PagedAttention>(config: &DecoderConfig, backend: &B, limits: &StepLimits) -> u64 {
     let StepLimits { tokens, rows, logits } = *limits;
     let vocabulary = config.vocabulary;
     // A thread that samples has a list of all tokens with their weights, and another one for log probabilities.

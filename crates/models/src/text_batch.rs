@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::backend::Backend;
+use super::backend::PagedAttention;
 use super::error::Result;
 use super::kv::{BlockId, KvArena, KvShape, KvType, SequenceSlice, blocks_for};
 
@@ -66,7 +66,7 @@ impl TextBatch {
     }
 
     /// An arena for the keys and values of one layer; `heads` is `[kv_heads, head_width]`.
-    pub fn arena<B: Backend>(&self, backend: &B, heads: [usize; 2]) -> Result<B::KvArena> {
+    pub fn arena<B: PagedAttention>(&self, backend: &B, heads: [usize; 2]) -> Result<B::KvArena> {
         let mut arena = backend.new_kv_arena(shape(heads));
         self.0.iter().flat_map(|text| &text.blocks).try_for_each(|id| arena.ensure(*id))?;
         Ok(arena)

@@ -9,7 +9,7 @@ use super::machine;
 use super::product_speed::ProductSpeeds;
 use crate::display::format_bytes;
 use crate::engine;
-use crate::models::backend::{Backend, DType};
+use crate::models::backend::{DType, PagedAttention};
 use crate::models::decoder_config::DecoderSizes;
 use crate::models::dense_decoder::{DenseDecoder, Quantization};
 use crate::models::devices::Selected;
@@ -67,7 +67,7 @@ impl KnownModel {
 
 /// A row for each model, quantization and context. The needs are those that the server reserves with these settings on this
 /// backend.
-pub(super) fn table<B: Backend>(
+pub(super) fn table<B: PagedAttention>(
     settings: &engine::Settings,
     backend: &B,
     speeds: Option<&ProductSpeeds>,
@@ -94,7 +94,12 @@ pub(super) fn table<B: Backend>(
 }
 
 /// The predicted speed of one request with this many tokens in its context.
-fn tokens_per_second<B: Backend>(decoder: &DenseDecoder, positions: usize, speeds: &ProductSpeeds, backend: &B) -> f64 {
+fn tokens_per_second<B: PagedAttention>(
+    decoder: &DenseDecoder,
+    positions: usize,
+    speeds: &ProductSpeeds,
+    backend: &B,
+) -> f64 {
     let weights = decoder.bytes_read_per_token(backend);
     let products: f64 = weights.into_iter().map(|(dtype, bytes)| speeds.seconds(dtype, bytes)).sum();
     let attention = speeds.seconds(DType::F16, decoder.kv_bytes(positions, KvType::F16));

@@ -9,7 +9,7 @@ use super::model::{EncoderInfo, EncoderModel, check_gguf, check_hugging_face, gg
 use super::sentence_transformers::{MODULES_FILE, pooling_type};
 use super::workload::EmbeddingWorkload;
 use crate::checkpoint::Checkpoint;
-use crate::kinds::{Adaptable, LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles};
+use crate::kinds::{Adaptable, LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs};
 use crate::model_adapter::ModelAdapter;
 use crate::model_info::{ModelInfo, ModelKind};
 use crate::precision::Precision;
@@ -18,7 +18,7 @@ use crate::runtime::memory_budget::Lease;
 use crate::runtime::metrics::{Description, KindMetrics};
 use crate::settings::Settings;
 use outpost_models::ModelError;
-use outpost_models::backend::Backend;
+use outpost_models::backend::PagedAttention;
 use outpost_models::encoder::Family;
 use outpost_models::peft::{LoadedAdapter, PeftAdapter};
 use outpost_models::safetensors::ModelFolder;
@@ -85,23 +85,15 @@ impl Model for EncoderModel {
     fn open(path: &Path) -> Result<Checkpoint, String> {
         Checkpoint::open(path)
     }
+}
 
-    fn memory<B: Backend>(
-        checkpoint: &Checkpoint,
-        backend: &B,
-        _: Precision,
-        _: &Settings,
-    ) -> Result<MemoryNeed, String> {
-        checkpoint.encoder_memory(backend)
+impl<B: PagedAttention> Runs<EncoderModel> for B {
+    fn memory(&self, checkpoint: &Checkpoint, _: Precision, _: &Settings) -> Result<MemoryNeed, String> {
+        checkpoint.encoder_memory(self)
     }
 
-    fn load<B: Backend>(
-        checkpoint: &Checkpoint,
-        source: &LoadSource<'_>,
-        lease: Lease,
-        backend: &B,
-    ) -> Result<Self, String> {
-        Self::new(checkpoint, source, lease, backend)
+    fn load(&self, checkpoint: &Checkpoint, source: &LoadSource<'_>, lease: Lease) -> Result<EncoderModel, String> {
+        EncoderModel::new(checkpoint, source, lease, self)
     }
 }
 

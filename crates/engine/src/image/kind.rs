@@ -5,14 +5,14 @@ use std::path::Path;
 use super::job::{GENERATED, ImageJob};
 use super::model::{ImageModel, open};
 use crate::jobs::JobWorkload;
-use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model};
+use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model, Runs};
 use crate::model_info::ModelKind;
 use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
 use crate::runtime::metrics::{Description, KindMetrics};
 use crate::settings::Settings;
-use outpost_models::backend::Backend;
+use outpost_models::backend::{Convolutions, PagedAttention};
 use outpost_models::diffusion::pipeline::Components;
 
 impl Model for ImageModel {
@@ -31,23 +31,15 @@ impl Model for ImageModel {
     fn open(path: &Path) -> Result<Components, String> {
         open(path)
     }
+}
 
-    fn memory<B: Backend>(
-        checkpoint: &Components,
-        backend: &B,
-        precision: Precision,
-        _: &Settings,
-    ) -> Result<MemoryNeed, String> {
-        Ok(MemoryNeed::new(checkpoint.footprint(backend, precision.kind()), 0))
+impl<B: Convolutions + PagedAttention> Runs<ImageModel> for B {
+    fn memory(&self, checkpoint: &Components, precision: Precision, _: &Settings) -> Result<MemoryNeed, String> {
+        Ok(MemoryNeed::new(checkpoint.footprint(self, precision.kind()), 0))
     }
 
-    fn load<B: Backend>(
-        checkpoint: &Components,
-        source: &LoadSource<'_>,
-        lease: Lease,
-        backend: &B,
-    ) -> Result<Self, String> {
-        Self::new(checkpoint, source, lease, backend)
+    fn load(&self, checkpoint: &Components, source: &LoadSource<'_>, lease: Lease) -> Result<ImageModel, String> {
+        ImageModel::new(checkpoint, source, lease, self)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::model::{LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles};
+use super::model::{LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs};
 use super::queue::{QueuedWorkload, Queues, RequestQueue};
 use crate::device_backend::DeviceBackend;
 use crate::embedding::EncoderModel;
@@ -21,7 +21,7 @@ use crate::speech::SpeechModel;
 use crate::text::model::TextModel;
 use crate::training::TrainingWorkload;
 use crate::transcription::TranscriptionModel;
-use outpost_models::backend::Backend;
+use outpost_models::backend::{Candle, Cpu};
 
 /// Every kind, in the order of the turns of their workloads.
 pub static KINDS: [Kind; 5] = [
@@ -61,7 +61,11 @@ pub struct LoadHooks<'a> {
 }
 
 impl Kind {
-    const fn of<M: Model>() -> Self {
+    const fn of<M: Model>() -> Self
+    where
+        Cpu: Runs<M>,
+        Candle: Runs<M>,
+    {
         Self {
             kinds: M::KINDS,
             describe: M::describe,
@@ -98,12 +102,24 @@ fn waiting<M: Model>(queues: &Queues) -> usize {
     queues.get::<<M::Workload as QueuedWorkload>::Queue>().map_or(0, RequestQueue::waiting)
 }
 
-fn memory<M: Model>(path: &Path, device: &DeviceBackend, settings: &Settings) -> Result<MemoryNeed, String> {
-    let checkpoint = M::open(path)?;
+/// The backend of a device as one that runs models of kind `M`. Every network that serves requests is built on the result.
+fn runner<M: Model>(device: &DeviceBackend) -> &dyn Runs<M>
+where
+    Cpu: Runs<M>,
+    Candle: Runs<M>,
+{
     match device {
-        DeviceBackend::Cpu(backend) => M::memory(&checkpoint, backend, Precision::Full, settings),
-        DeviceBackend::Candle(backend) => M::memory(&checkpoint, backend, Precision::Full, settings),
+        DeviceBackend::Cpu(cpu) => cpu,
+        DeviceBackend::Candle(candle) => candle,
     }
+}
+
+fn memory<M: Model>(path: &Path, device: &DeviceBackend, settings: &Settings) -> Result<MemoryNeed, String>
+where
+    Cpu: Runs<M>,
+    Candle: Runs<M>,
+{
+    runner(device).memory(&M::open(path)?, Precision::Full, settings)
 }
 
 fn load<M: Model>(
@@ -111,25 +127,18 @@ fn load<M: Model>(
     device: &DeviceBackend,
     settings: &Settings,
     hooks: &LoadHooks<'_>,
-) -> Loading {
-    match device {
-        DeviceBackend::Cpu(backend) => load_on::<M, _>(source, backend, settings, hooks),
-        DeviceBackend::Candle(backend) => load_on::<M, _>(source, backend, settings, hooks),
-    }
-}
-
-fn load_on<M: Model, B: Backend>(
-    source: &LoadSource<'_>,
-    backend: &B,
-    settings: &Settings,
-    hooks: &LoadHooks<'_>,
-) -> Loading {
+) -> Loading
+where
+    Cpu: Runs<M>,
+    Candle: Runs<M>,
+{
+    let device = runner::<M>(device);
     let checkpoint = catch_load_panic(|| M::open(source.path)).map_err(hooks.broken)?;
-    let need = || M::memory(&checkpoint, backend, source.precision, settings);
+    let need = || device.memory(&checkpoint, source.precision, settings);
     let need = catch_load_panic(need).map_err(hooks.broken)?;
     let mut lease = (hooks.lease)(&need)?;
     let loading = lease.split(need.weights);
-    let model = catch_load_panic(|| M::load(&checkpoint, source, lease, backend)).map_err(hooks.broken)?;
+    let model = catch_load_panic(|| device.load(&checkpoint, source, lease)).map_err(hooks.broken)?;
     drop(loading);
     Ok(Arc::new(model))
 }

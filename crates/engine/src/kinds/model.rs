@@ -16,7 +16,6 @@ use crate::runtime::memory_budget::Lease;
 use crate::runtime::metrics::KindMetrics;
 use crate::settings::Settings;
 use outpost_models::ModelError;
-use outpost_models::backend::Backend;
 use outpost_models::gguf::Header;
 use outpost_models::peft::{LoadedAdapter, PeftAdapter};
 use outpost_models::weights::Footprint;
@@ -118,28 +117,26 @@ pub trait Model: LoadedModel + Sized {
     /// # Errors
     /// Why it cannot be used.
     fn open(path: &Path) -> Result<Self::Checkpoint, String>;
+}
 
-    /// The memory that a model needs with weights of this precision on a device. `settings`: adapted to the device.
+/// A backend that runs models of kind `M`: one with all operations that their network needs.
+pub trait Runs<M: Model> {
+    /// The memory that a model needs with weights of this precision. `settings`: adapted to the device.
     ///
     /// # Errors
     /// Why the checkpoint cannot be used.
-    fn memory<B: Backend>(
-        checkpoint: &Self::Checkpoint,
-        backend: &B,
+    fn memory(
+        &self,
+        checkpoint: &M::Checkpoint,
         precision: Precision,
         settings: &Settings,
     ) -> Result<MemoryNeed, String>;
 
-    /// Reads the weights on a device. The model keeps the lease of its memory.
+    /// Reads the weights. The model keeps the lease of its memory.
     ///
     /// # Errors
     /// Why the checkpoint cannot be used.
-    fn load<B: Backend>(
-        checkpoint: &Self::Checkpoint,
-        source: &LoadSource<'_>,
-        lease: Lease,
-        backend: &B,
-    ) -> Result<Self, String>;
+    fn load(&self, checkpoint: &M::Checkpoint, source: &LoadSource<'_>, lease: Lease) -> Result<M, String>;
 }
 
 /// The files of a model in a format that several kinds have.

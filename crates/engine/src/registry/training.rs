@@ -2,11 +2,9 @@
 
 use super::{Eviction, Registry};
 use crate::checkpoint::Checkpoint;
-use crate::device_backend::DeviceBackend;
 use crate::error::LoadError;
 use crate::runtime::catch_panic::catch_load_panic;
 use crate::training::{Memory, TrainableModel, TrainingData, TrainingOptions, micro_batch};
-use outpost_models::backend::Candle;
 use outpost_models::decoder::Decoder;
 use outpost_models::peft;
 use outpost_models::training::LoraParameters;
@@ -30,10 +28,7 @@ impl Registry {
         let targets = targets(&options.target_modules).map_err(unusable)?;
         let device =
             self.devices.get(self.device_index(id)).ok_or_else(|| unusable("its device does not exist".to_owned()))?;
-        let backend = match &device.backend {
-            DeviceBackend::Cpu(cpu) => Candle::new(candle_core::Device::Cpu, cpu.clone()),
-            DeviceBackend::Candle(candle) => candle.clone(),
-        };
+        let backend = device.backend.for_training();
         let checkpoint = catch_load_panic(|| Checkpoint::open_text(&found.path)).map_err(unusable)?;
         let config = checkpoint.weights().decoder_config().map_err(|error| unusable(error.to_string()))?;
         let footprint = Footprint::new(checkpoint.weights(), &backend);

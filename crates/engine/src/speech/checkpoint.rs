@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::phonemes::{Language, MAX_LEXICON_BYTES};
 use crate::precision::Precision;
-use outpost_models::backend::Backend;
+use outpost_models::backend::TimeConvolutions;
 use outpost_models::kokoro::{KokoroConfig, KokoroModel};
 use outpost_models::model_files::{FolderListing, has_extension, is_safetensors};
 use outpost_models::safetensors::ModelFolder;
@@ -120,7 +120,7 @@ impl SpeechCheckpoint {
     }
 
     /// Memory for the weights, and for reading them.
-    pub fn footprint<B: Backend>(&self, backend: &B, precision: Precision) -> Footprint {
+    pub fn footprint<B: TimeConvolutions>(&self, backend: &B, precision: Precision) -> Footprint {
         let mut footprint = KokoroModel::footprint(&self.folder, backend, precision.kind());
         footprint.weights += self.voices.values().filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum::<u64>();
         let lexicons: u64 = self.lexicon_files().map(|(_, bytes)| bytes).sum();

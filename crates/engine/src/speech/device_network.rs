@@ -4,7 +4,7 @@ use crate::error::{NOT_FINITE, are_finite};
 use crate::precision::Precision;
 use crate::runtime::Runtime;
 use outpost_models::ModelError;
-use outpost_models::backend::{Backend, Pause, RequestOptions};
+use outpost_models::backend::{Pause, RequestOptions, TimeConvolutions};
 use outpost_models::kokoro::{KokoroConfig, KokoroModel};
 use outpost_models::nn::Context;
 use outpost_models::safetensors::ModelFolder;
@@ -31,7 +31,7 @@ pub struct PartInput<'a> {
 }
 
 /// Reads the weights of a network.
-pub fn load<B: Backend>(
+pub fn load<B: TimeConvolutions>(
     folder: &ModelFolder,
     config: KokoroConfig,
     precision: Precision,
@@ -41,13 +41,13 @@ pub fn load<B: Backend>(
     Ok(Box::new(Network { _binding: backend.thread_binding(), model, backend: backend.clone() }))
 }
 
-struct Network<B: Backend> {
+struct Network<B: TimeConvolutions> {
     _binding: B::ThreadBinding,
     model: KokoroModel<B>,
     backend: B,
 }
 
-impl<B: Backend> DeviceNetwork for Network<B> {
+impl<B: TimeConvolutions> DeviceNetwork for Network<B> {
     fn speak(&self, input: PartInput<'_>) -> Result<Option<Vec<f32>>, ModelError> {
         let PartInput { tokens, style, speed, seed, pause, runtime } = input;
         let bytes = |frames| self.model.synthesis_bytes(&self.backend, tokens.len(), frames);

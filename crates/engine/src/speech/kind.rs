@@ -6,14 +6,14 @@ use super::checkpoint::SpeechCheckpoint;
 use super::job::{SPOKEN, SpeechJob};
 use super::model::SpeechModel;
 use crate::jobs::JobWorkload;
-use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles};
+use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs};
 use crate::model_info::{ModelInfo, ModelKind};
 use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
 use crate::runtime::metrics::{Description, KindMetrics};
 use crate::settings::Settings;
-use outpost_models::backend::Backend;
+use outpost_models::backend::TimeConvolutions;
 
 impl Model for SpeechModel {
     const KINDS: &'static [ModelKind] = &[ModelKind::Speech];
@@ -42,23 +42,20 @@ impl Model for SpeechModel {
     fn open(path: &Path) -> Result<SpeechCheckpoint, String> {
         SpeechCheckpoint::open(path)
     }
+}
 
-    fn memory<B: Backend>(
-        checkpoint: &SpeechCheckpoint,
-        backend: &B,
-        precision: Precision,
-        _: &Settings,
-    ) -> Result<MemoryNeed, String> {
-        Ok(MemoryNeed::new(checkpoint.footprint(backend, precision), 0))
+impl<B: TimeConvolutions> Runs<SpeechModel> for B {
+    fn memory(&self, checkpoint: &SpeechCheckpoint, precision: Precision, _: &Settings) -> Result<MemoryNeed, String> {
+        Ok(MemoryNeed::new(checkpoint.footprint(self, precision), 0))
     }
 
-    fn load<B: Backend>(
+    fn load(
+        &self,
         checkpoint: &SpeechCheckpoint,
         source: &LoadSource<'_>,
         lease: Lease,
-        backend: &B,
-    ) -> Result<Self, String> {
-        Self::new(checkpoint, source, lease, backend)
+    ) -> Result<SpeechModel, String> {
+        SpeechModel::new(checkpoint, source, lease, self)
     }
 }
 

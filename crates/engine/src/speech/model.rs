@@ -10,7 +10,7 @@ use crate::error::Refused;
 use crate::kinds::LoadSource;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
-use outpost_models::backend::Backend;
+use outpost_models::backend::TimeConvolutions;
 use outpost_models::kokoro::{KokoroConfig, SAMPLE_RATE, Voice};
 
 /// A model that speaks texts.
@@ -29,7 +29,7 @@ pub struct SpeechModel {
 
 impl SpeechModel {
     /// Reads the weights of a checkpoint.
-    pub(super) fn new<B: Backend>(
+    pub(super) fn new<B: TimeConvolutions>(
         files: &SpeechCheckpoint,
         source: &LoadSource<'_>,
         lease: Lease,

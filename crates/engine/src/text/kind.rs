@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::model::TextModel;
 use super::workload::TextWorkload;
 use crate::checkpoint::{Checkpoint, check_gguf, check_hugging_face};
-use crate::kinds::{Adaptable, LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles};
+use crate::kinds::{Adaptable, LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs};
 use crate::model_adapter::ModelAdapter;
 use crate::model_info::{ModelInfo, ModelKind};
 use crate::precision::Precision;
@@ -18,7 +18,7 @@ use crate::runtime::metrics::KindMetrics;
 use crate::settings::Settings;
 use crate::tokenizer::has_fim_tokens;
 use outpost_models::ModelError;
-use outpost_models::backend::Backend;
+use outpost_models::backend::PagedAttention;
 use outpost_models::decoder_family;
 use outpost_models::peft::{LoadedAdapter, PeftAdapter};
 use outpost_models::safetensors::ModelFolder;
@@ -74,29 +74,21 @@ impl Model for TextModel {
     fn open(path: &Path) -> Result<Checkpoint, String> {
         Checkpoint::open_text(path)
     }
+}
 
-    fn memory<B: Backend>(
-        checkpoint: &Checkpoint,
-        backend: &B,
-        _: Precision,
-        settings: &Settings,
-    ) -> Result<MemoryNeed, String> {
+impl<B: PagedAttention> Runs<TextModel> for B {
+    fn memory(&self, checkpoint: &Checkpoint, _: Precision, settings: &Settings) -> Result<MemoryNeed, String> {
         let weights = checkpoint.weights();
         let config = weights.decoder_config().map_err(|error| error.to_string())?;
-        let scratch = scratch_bytes(&config, backend, &settings.step_limits());
+        let scratch = scratch_bytes(&config, self, &settings.step_limits());
         let context = config.context.min(COUNTED_CONTEXT);
         let bytes = |group: &StateGroup| group.block_bytes * group.max_blocks(context, settings.prefill_chunk) as u64;
         let kv = config.state_groups(settings.kv_type, B::RELEASES_KV_BLOCKS).iter().map(bytes).sum();
-        Ok(MemoryNeed { kv, context, ..MemoryNeed::new(Footprint::new(weights, backend), scratch) })
+        Ok(MemoryNeed { kv, context, ..MemoryNeed::new(Footprint::new(weights, self), scratch) })
     }
 
-    fn load<B: Backend>(
-        checkpoint: &Checkpoint,
-        source: &LoadSource<'_>,
-        lease: Lease,
-        backend: &B,
-    ) -> Result<Self, String> {
-        Self::new(checkpoint, source, lease, backend)
+    fn load(&self, checkpoint: &Checkpoint, source: &LoadSource<'_>, lease: Lease) -> Result<TextModel, String> {
+        TextModel::new(checkpoint, source, lease, self)
     }
 }
 

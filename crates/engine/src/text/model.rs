@@ -24,7 +24,7 @@ use crate::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
 use crate::text::training_example::{TrainingExample, TrainingTexts};
 use crate::tokenizer::{InfillTexts, SpecialTokenOptions, TokenIds, TokenizeLimits, Vocabulary};
 use outpost_models::ModelError;
-use outpost_models::backend::Backend;
+use outpost_models::backend::PagedAttention;
 use outpost_models::causal_lm::{BatchRow, CausalLm, Logits};
 use outpost_models::kv::{KvArenas, KvType};
 use outpost_models::load_causal_lm;
@@ -71,7 +71,7 @@ impl Deref for TextModel {
 
 impl TextModel {
     /// Reads the weights of a checkpoint.
-    pub(super) fn new<B: Backend>(
+    pub(super) fn new<B: PagedAttention>(
         checkpoint: &Checkpoint,
         source: &LoadSource<'_>,
         lease: Lease,

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::precision::Precision;
-use outpost_models::backend::Backend;
+use outpost_models::backend::{PagedAttention, TimeConvolutions};
 use outpost_models::model_files::is_ggml;
 use outpost_models::safetensors::{ModelFolder, read_json};
 use outpost_models::weights::Footprint;
@@ -90,7 +90,7 @@ impl WhisperCheckpoint {
     }
 
     /// Memory for the weights, and for reading them.
-    pub fn footprint<B: Backend>(&self, backend: &B, precision: Precision) -> Footprint {
+    pub fn footprint<B: PagedAttention + TimeConvolutions>(&self, backend: &B, precision: Precision) -> Footprint {
         WhisperModel::footprint(&self.weights(), &self.config, precision.kind(), backend)
     }
 }

@@ -4,7 +4,7 @@ use super::alignment::AttentionWeights;
 use super::checkpoint::WhisperCheckpoint;
 use crate::precision::Precision;
 use outpost_models::ModelError;
-use outpost_models::backend::{Backend, Pause, RequestOptions};
+use outpost_models::backend::{PagedAttention, Pause, RequestOptions, TimeConvolutions};
 use outpost_models::kv::KvType;
 use outpost_models::nn::Context;
 use outpost_models::whisper::{DecodeInput, LogMel, WhisperCache, WhisperModel};
@@ -37,7 +37,7 @@ pub trait NetworkBatch {
 }
 
 /// Reads the weights of a network.
-pub fn load<B: Backend>(
+pub fn load<B: PagedAttention + TimeConvolutions>(
     files: &WhisperCheckpoint,
     precision: Precision,
     backend: &B,
@@ -49,7 +49,7 @@ pub fn load<B: Backend>(
     Ok(Box::new(Network { _binding, model, log_mel, heads, backend, bf16_attention }))
 }
 
-struct Network<B: Backend> {
+struct Network<B: PagedAttention + TimeConvolutions> {
     _binding: B::ThreadBinding,
     model: WhisperModel<B>,
     log_mel: LogMel,
@@ -59,7 +59,7 @@ struct Network<B: Backend> {
     bf16_attention: bool,
 }
 
-impl<B: Backend> DeviceNetwork for Network<B> {
+impl<B: PagedAttention + TimeConvolutions> DeviceNetwork for Network<B> {
     fn batch_bytes(&self, slots: usize) -> u64 {
         let config = self.model.config();
         // Half of the context is for the prompt, the other for the text.
@@ -79,13 +79,13 @@ impl<B: Backend> DeviceNetwork for Network<B> {
     }
 }
 
-struct Batch<'a, B: Backend> {
+struct Batch<'a, B: PagedAttention + TimeConvolutions> {
     network: &'a Network<B>,
     backend: B,
     cache: WhisperCache<B>,
 }
 
-impl<B: Backend> NetworkBatch for Batch<'_, B> {
+impl<B: PagedAttention + TimeConvolutions> NetworkBatch for Batch<'_, B> {
     fn encode(&mut self, windows: &[(usize, &[f32])]) -> Result<(), ModelError> {
         let Self { network: Network { model, log_mel, .. }, backend, cache } = self;
         let context = Context::new(backend);

@@ -8,14 +8,14 @@ use super::batch::TRANSCRIBED;
 use super::checkpoint::WhisperCheckpoint;
 use super::model::TranscriptionModel;
 use super::workload::TranscriptionWorkload;
-use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles};
+use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs};
 use crate::model_info::{ModelInfo, ModelKind};
 use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
 use crate::runtime::metrics::{Description, KindMetrics};
 use crate::settings::Settings;
-use outpost_models::backend::Backend;
+use outpost_models::backend::{PagedAttention, TimeConvolutions};
 
 impl Model for TranscriptionModel {
     const KINDS: &'static [ModelKind] = &[ModelKind::Transcription];
@@ -44,23 +44,20 @@ impl Model for TranscriptionModel {
     fn open(path: &Path) -> Result<WhisperCheckpoint, String> {
         WhisperCheckpoint::open(path)
     }
+}
 
-    fn memory<B: Backend>(
-        checkpoint: &WhisperCheckpoint,
-        backend: &B,
-        precision: Precision,
-        _: &Settings,
-    ) -> Result<MemoryNeed, String> {
-        Ok(MemoryNeed::new(checkpoint.footprint(backend, precision), 0))
+impl<B: PagedAttention + TimeConvolutions> Runs<TranscriptionModel> for B {
+    fn memory(&self, checkpoint: &WhisperCheckpoint, precision: Precision, _: &Settings) -> Result<MemoryNeed, String> {
+        Ok(MemoryNeed::new(checkpoint.footprint(self, precision), 0))
     }
 
-    fn load<B: Backend>(
+    fn load(
+        &self,
         checkpoint: &WhisperCheckpoint,
         source: &LoadSource<'_>,
         lease: Lease,
-        backend: &B,
-    ) -> Result<Self, String> {
-        Self::new(checkpoint, source, lease, backend)
+    ) -> Result<TranscriptionModel, String> {
+        TranscriptionModel::new(checkpoint, source, lease, self)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::preprocessor::Preprocessor;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
 use crate::tokenizer::{SpecialTokenOptions, TokenizeLimits};
-use outpost_models::backend::Backend;
+use outpost_models::backend::{PagedAttention, TimeConvolutions};
 use outpost_models::whisper::LANGUAGES;
 
 /// A model that transcribes speech.
@@ -87,7 +87,7 @@ impl GenerationSettings {
 
 impl TranscriptionModel {
     /// Reads the weights of a checkpoint.
-    pub(super) fn new<B: Backend>(
+    pub(super) fn new<B: PagedAttention + TimeConvolutions>(
         files: &WhisperCheckpoint,
         source: &LoadSource<'_>,
         lease: Lease,

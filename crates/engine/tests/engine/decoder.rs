@@ -6,7 +6,7 @@ use std::path::Path;
 use candle_core::quantized::gguf_file;
 use candle_core::{Device, Tensor};
 use candle_transformers::models::quantized_llama::ModelWeights;
-use outpost_models::backend::Backend;
+use outpost_models::backend::PagedAttention;
 use outpost_models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost_models::decoder::Decoder;
 use outpost_models::gguf::GgufFile;
@@ -25,11 +25,11 @@ fn variants() -> Vec<TinyModel> {
     ]
 }
 
-fn cache<B: Backend>(model: &Decoder<B>) -> KvCache {
+fn cache<B: PagedAttention>(model: &Decoder<B>) -> KvCache {
     KvCache::new(model.new_kv_arenas(KvType::F32))
 }
 
-fn load<B: Backend>(backend: &B, options: &TinyModel) -> Decoder<B> {
+fn load<B: PagedAttention>(backend: &B, options: &TinyModel) -> Decoder<B> {
     let dir = tempfile::tempdir().unwrap();
     let path = tiny_model::write(dir.path(), "m", options);
     Decoder::load(&GgufFile::open(&path).unwrap(), backend).unwrap()
@@ -82,7 +82,7 @@ fn assert_close(one: &[f32], other: &[f32], within: f32) {
     assert!(far <= within, "logits differ by {far} of {size}");
 }
 
-fn logits_match_the_reference<B: Backend>(backend: &B, _: bool) {
+fn logits_match_the_reference<B: PagedAttention>(backend: &B, _: bool) {
     for options in variants() {
         let dir = tempfile::tempdir().unwrap();
         let path = tiny_model::write(dir.path(), "m", &options);
@@ -98,7 +98,7 @@ fn logits_match_the_reference<B: Backend>(backend: &B, _: bool) {
     }
 }
 
-fn chunked_prefill_matches_a_single_prefill<B: Backend>(backend: &B, same_bits: bool) {
+fn chunked_prefill_matches_a_single_prefill<B: PagedAttention>(backend: &B, same_bits: bool) {
     for options in variants().into_iter().chain([TinyModel { architecture: "qwen2", ..TinyModel::default() }]) {
         let model = load(backend, &options);
         // Longer than the cache's initial capacity, so that it grows.
@@ -118,7 +118,7 @@ fn chunked_prefill_matches_a_single_prefill<B: Backend>(backend: &B, same_bits: 
     }
 }
 
-fn rows_of_a_batch_are_independent<B: Backend>(backend: &B, _: bool) {
+fn rows_of_a_batch_are_independent<B: PagedAttention>(backend: &B, _: bool) {
     let model = load(backend, &TinyModel::default());
     let mut arenas = model.new_kv_arenas(KvType::F32);
     (0..3).for_each(|block| arenas.ensure_all(block).unwrap());
@@ -148,7 +148,7 @@ fn rows_of_a_batch_are_independent<B: Backend>(backend: &B, _: bool) {
     }
 }
 
-fn several_rows_can_share_a_kv_block<B: Backend>(backend: &B, _: bool) {
+fn several_rows_can_share_a_kv_block<B: PagedAttention>(backend: &B, _: bool) {
     let model = load(backend, &TinyModel::default());
     let mut arenas = model.new_kv_arenas(KvType::F32);
     (0..3).for_each(|block| arenas.ensure_all(block).unwrap());
@@ -172,7 +172,7 @@ fn several_rows_can_share_a_kv_block<B: Backend>(backend: &B, _: bool) {
     }
 }
 
-fn a_quantized_kv_cache_changes_logits_little<B: Backend>(backend: &B, _: bool) {
+fn a_quantized_kv_cache_changes_logits_little<B: PagedAttention>(backend: &B, _: bool) {
     let model = load(backend, &TinyModel::default());
     let prompt: Vec<u32> = (0..100).map(|index| (index * 7) % 256).collect();
     let exact = model.extend(&[&prompt[..], &[9]].concat(), &mut cache(&model)).unwrap();
@@ -183,7 +183,7 @@ fn a_quantized_kv_cache_changes_logits_little<B: Backend>(backend: &B, _: bool) 
     }
 }
 
-fn a_failed_step_leaves_the_kv_cache_unchanged<B: Backend>(backend: &B, _: bool) {
+fn a_failed_step_leaves_the_kv_cache_unchanged<B: PagedAttention>(backend: &B, _: bool) {
     let model = load(backend, &TinyModel::default());
     let mut kv = cache(&model);
     model.extend(&PROMPT, &mut kv).unwrap();

@@ -1,7 +1,7 @@
 //! Compares every decoder family, in both formats, with transformers: tiny random models, with logits written by
 //! `tests/fixtures/make_families_reference.py`.
 
-use outpost_models::backend::{Backend, Cpu, Isa, Pool};
+use outpost_models::backend::{Cpu, Isa, PagedAttention, Pool};
 use outpost_models::causal_lm::{BatchRow, CausalLm, EmbeddedTokens, LogitsAt};
 use outpost_models::decoder::Decoder;
 use outpost_models::gguf::GgufFile;
@@ -30,7 +30,7 @@ pub enum Format {
 
 impl Format {
     /// Loads the model of a case.
-    pub fn load<B: Backend>(self, name: &str, backend: &B) -> Decoder<B> {
+    pub fn load<B: PagedAttention>(self, name: &str, backend: &B) -> Decoder<B> {
         let path = root().join(name);
         match self {
             Self::Safetensors => Decoder::load(&ModelFolder::open(&path).unwrap(), backend),
@@ -53,7 +53,7 @@ fn difference(one: &[f32], other: &[f32]) -> f32 {
 }
 
 /// The largest difference at any position when the prompt is prefilled in chunks of this size.
-pub fn in_chunks<B: Backend>(
+pub fn in_chunks<B: PagedAttention>(
     model: &Decoder<B>,
     adapter: Option<&LoadedAdapter>,
     prompt: &[u32],
@@ -83,7 +83,7 @@ pub fn in_chunks<B: Backend>(
     largest
 }
 
-fn check<B: Backend>(format: Format, backend: &B, name: &str, rounds_to_bf16: bool) {
+fn check<B: PagedAttention>(format: Format, backend: &B, name: &str, rounds_to_bf16: bool) {
     let Cases { vocabulary, cases } = cases();
     let mut wrong = Vec::new();
     for case in cases.iter().filter(|case| format.has(case)) {
@@ -136,7 +136,7 @@ fn gguf_families_match_transformers_on_candle() {
 
 /// The logits of all positions, computed in chunks. `reuse`: in groups with a window, blocks that no later token sees are
 /// used again.
-fn logits_in_chunks<B: Backend>(model: &Decoder<B>, prompt: &[u32], chunk: usize, reuse: bool) -> Vec<f32> {
+fn logits_in_chunks<B: PagedAttention>(model: &Decoder<B>, prompt: &[u32], chunk: usize, reuse: bool) -> Vec<f32> {
     let groups = model.state_groups(KvType::F32);
     let mut arenas = model.new_kv_arenas(KvType::F32);
     let mut all = Vec::new();
@@ -165,7 +165,7 @@ fn logits_in_chunks<B: Backend>(model: &Decoder<B>, prompt: &[u32], chunk: usize
     all
 }
 
-fn windows<B: Backend>(model: &Decoder<B>) -> Vec<Option<usize>> {
+fn windows<B: PagedAttention>(model: &Decoder<B>) -> Vec<Option<usize>> {
     model
         .state_groups(KvType::F32)
         .iter()
@@ -177,7 +177,7 @@ fn windows<B: Backend>(model: &Decoder<B>) -> Vec<Option<usize>> {
 }
 
 /// Tokens with embeddings of their own are computed like the tokens of which these are the embeddings.
-fn embeddings_replace_tokens<B: Backend>(backend: &B) {
+fn embeddings_replace_tokens<B: PagedAttention>(backend: &B) {
     for name in ["llama", "gemma3"] {
         let folder = ModelFolder::open(&root().join(name)).unwrap();
         let model = Decoder::load(&folder, backend).unwrap();

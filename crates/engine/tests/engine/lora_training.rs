@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{Device, Tensor};
 use outpost_models::ModelError;
-use outpost_models::backend::{Backend, Candle, Cpu, Isa, Pool, RequestOptions};
+use outpost_models::backend::{Backend, Candle, Cpu, Isa, PagedAttention, Pool, RequestOptions};
 use outpost_models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost_models::decoder::Decoder;
 use outpost_models::kv::{KvType, blocks_for};
@@ -342,7 +342,7 @@ fn random_parameters(decoder: &Decoder<Candle>, alpha: f32) -> LoraParameters {
 }
 
 /// The log probabilities of the tokens after the first, from logits.
-fn log_probabilities<B: Backend>(model: &Decoder<B>, adapter: &LoadedAdapter, tokens: &[u32]) -> Vec<f32> {
+fn log_probabilities<B: PagedAttention>(model: &Decoder<B>, adapter: &LoadedAdapter, tokens: &[u32]) -> Vec<f32> {
     let mut arenas = model.new_kv_arenas(KvType::F32);
     let blocks: Vec<u32> = (0..blocks_for(tokens.len()) as u32).collect();
     blocks.iter().for_each(|block| arenas.ensure_all(*block).unwrap());

@@ -1,13 +1,17 @@
-//! The interface of devices for networks: tensors, weights, the KV cache, and operations on them.
+//! What every device can do for networks: tensors, weights, and operations on them.
+//!
+//! A device implements the required methods of [`Backend`]. The others are composed of these. A device overrides those that it
+//! computes faster at once. What only some networks need is a trait of its own: `PagedAttention`, `Convolutions`,
+//! `TimeConvolutions`. A network names in its bounds the traits that it needs.
 
 use std::fmt;
+use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::routing::Routing;
-use super::types::{Activation, AttentionShape, Conv1dShape, ConvShape, DType, NormKind, Pool, RopeLayout};
+use super::types::{Activation, DType, NormKind, Pool, RopeLayout};
 use crate::error::{ModelError, Result};
-use crate::kv::{KvArena, KvShape, SequenceSlice};
 use crate::weights::Rows;
 
 /// Activations, channels last: `[images, height, width, channels]`. A text is an image that is one pixel wide: `[texts,
@@ -81,40 +85,6 @@ pub struct Norm<B: Backend> {
     pub epsilon: f32,
 }
 
-/// A group norm (Wu and He 2018, <https://arxiv.org/abs/1803.08494>).
-#[derive(Debug)]
-pub struct GroupNorm<B: Backend> {
-    pub groups: usize,
-    /// `[channels]`
-    pub weight: B::Vector,
-    /// `[channels]`
-    pub bias: B::Vector,
-    pub epsilon: f32,
-}
-
-/// An instance norm whose weight and bias depend on a style (AdaIN: Huang and Belongie 2017,
-/// <https://arxiv.org/abs/1703.06868>), and the activation that follows it.
-#[derive(Debug)]
-pub struct AdaIn<'a, B: Backend> {
-    /// Its groups are single channels.
-    pub norm: GroupNorm<B>,
-    pub activation: ChannelActivation<'a, B>,
-}
-
-/// An activation function, possibly with parameters of each channel.
-#[derive(Debug)]
-pub enum ChannelActivation<'a, B: Backend> {
-    /// `x` if it is positive, else `x` times this slope, which is at most one.
-    LeakyRelu(f32),
-    /// `x + sin²(αx) / α` (Ziyin et al. 2020, <https://arxiv.org/abs/2006.08195>).
-    Snake {
-        /// α of each channel: `[channels]`.
-        alphas: &'a B::Vector,
-        /// 1/α: `[channels]`.
-        inverses: &'a B::Vector,
-    },
-}
-
 /// `down(activation(gate(x)) · up(x))`, or `down(activation(up(x)))` without a gate.
 #[derive(Debug)]
 pub struct FeedForward<'a, B: Backend> {
@@ -162,28 +132,15 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     type Vector: fmt::Debug + Send + Sync;
     /// A weight matrix with an optional bias: `y = x Wᵀ + b`.
     type Linear: Matrix;
-    /// The weights of a convolution with an optional bias.
-    type Conv: fmt::Debug + Send + Sync;
-    /// The weights of a convolution over time with an optional bias.
-    type Conv1d: fmt::Debug + Send + Sync;
-    type KvArena: KvArena;
-    /// A batch of sequences whose keys and values are in an arena; see [`Backend::batch`].
-    type Batch: fmt::Debug + Send + Sync;
     /// The first field of every structure with tensors or weights that may be dropped on any thread.
     type ThreadBinding: fmt::Debug + Send + Sync;
 
     /// Rows for which a LoRA delta is computed at once.
-    const LORA_ROWS: usize;
+    const LORA_ROWS: usize = usize::MAX;
 
-    /// True if an arena gives the memory of released blocks back. Otherwise its memory is that of the most blocks that were ever
-    /// in use, so layers with a window must share their blocks with the others: the arenas of several groups would reach their
-    /// peaks at different times, and take more than the blocks that are counted.
-    const RELEASES_KV_BLOCKS: bool;
+    // What every device implements.
 
     // Handles.
-
-    /// A handle that loads weights, without waiting for computations.
-    fn for_loading(&self) -> Self;
 
     /// A handle for a request, with buffers of its own. Its operations call [`RequestOptions::pause`].
     fn for_request(&self, options: RequestOptions) -> Self;
@@ -200,20 +157,11 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// The threads of the host.
     fn pool(&self) -> &Pool;
 
-    /// The maximum bytes that the tensors of this handle took together.
-    fn peak_bytes(&self) -> usize;
-
     // Weights.
 
     /// Reads a weight matrix, `[outputs, inputs]`, and its `bias`, `[outputs]`. With `embedding`, [`Self::embedding`] can
     /// return its rows.
     fn read_linear(&self, weight: &Rows<'_>, bias: Option<&[f32]>, embedding: bool) -> Result<Self::Linear>;
-
-    /// Reads the weights of a convolution, `[outputs, inputs, height, width]`, and its `bias`, `[outputs]`.
-    fn read_conv(&self, weight: &Rows<'_>, shape: ConvShape, bias: Option<&[f32]>) -> Result<Self::Conv>;
-
-    /// Reads the weights of a convolution over time, `[outputs, inputs, kernel]`, and its `bias`, `[outputs]`.
-    fn read_conv1d(&self, weight: &Rows<'_>, shape: Conv1dShape, bias: Option<&[f32]>) -> Result<Self::Conv1d>;
 
     fn vector(&self, values: Vec<f32>) -> Result<Self::Vector>;
 
@@ -223,16 +171,73 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// Temporary bytes of reading such a matrix.
     fn loading_bytes(&self, dtype: DType, rows: usize, columns: usize) -> usize;
 
-    /// Bytes of the weights of a convolution of this type in the checkpoint.
-    fn conv_bytes(&self, dtype: DType, shape: &ConvShape) -> usize;
-
-    /// Bytes of the weights of a convolution over time of this type in the checkpoint.
-    fn conv1d_bytes(&self, dtype: DType, shape: &Conv1dShape) -> usize;
-
-    // Tensors.
+    // Tensors. Rows are pixels of all images together.
 
     /// A tensor whose elements `fill` writes, in order. They are undefined before.
     fn upload(&self, shape: [usize; 4], fill: &mut dyn FnMut(&mut [f32]) -> Result<()>) -> Result<Tensor<Self>>;
+
+    /// The elements, in order.
+    fn to_vec(&self, x: &Tensor<Self>) -> Result<Vec<f32>>;
+
+    /// The same elements in another shape.
+    fn reshape(&self, x: Tensor<Self>, shape: [usize; 4]) -> Result<Tensor<Self>>;
+
+    /// These rows: `[1, rows, 1, channels]`.
+    fn gather_rows(&self, x: &Tensor<Self>, rows: &[usize]) -> Result<Tensor<Self>>;
+
+    /// Replaces the rows of `x` from `first` on.
+    fn write_rows(&self, x: &mut Tensor<Self>, first: usize, y: &Tensor<Self>) -> Result<()>;
+
+    // Products and norms.
+
+    /// The rows `ids` of a weight: `[1, ids, 1, inputs]`.
+    fn embedding(&self, weight: &Self::Linear, ids: &[u32]) -> Result<Tensor<Self>>;
+
+    /// Products of the same input with several weights.
+    fn linears<const N: usize>(&self, weights: [&Self::Linear; N], x: &Tensor<Self>) -> Result<[Tensor<Self>; N]>;
+
+    /// Normalises each row, or parts of rows if the norm is narrower.
+    fn norm(&self, norm: &Norm<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    // Elementwise operations.
+
+    /// `x += y`
+    fn add(&self, x: &mut Tensor<Self>, y: &Tensor<Self>) -> Result<()>;
+
+    /// `x *= factor`
+    fn multiply(&self, x: &mut Tensor<Self>, factor: f32) -> Result<()>;
+
+    /// `x = activation(x)`, multiplied by `factors` if there are any.
+    fn activate(&self, activation: Activation, x: &mut Tensor<Self>, factors: Option<&Tensor<Self>>) -> Result<()>;
+
+    // Attention. Channels are `[heads, head_width]`.
+
+    /// Rotates queries or keys of `heads` heads. Elements of a head without angles do not change.
+    fn rope(&self, x: &mut Tensor<Self>, heads: usize, layout: RopeLayout, angles: &Angles<Self>) -> Result<()>;
+
+    /// Attention of the pixels of `q` over those of `k` and `v`, image by image, with scores divided by the square root of
+    /// the head width.
+    fn attention(&self, qkv: [&Tensor<Self>; 3], heads: usize, causal: bool) -> Result<Tensor<Self>>;
+
+    /// Attention of each text with scores that are not scaled, plus a bias: `[1, heads, 1, 2 · tokens − 1]`, by position of
+    /// the key relative to the query, from `1 − tokens` on.
+    fn biased_attention(&self, qkv: [&Tensor<Self>; 3], heads: usize, bias: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    // What is composed of it.
+
+    // Handles.
+
+    /// A handle that loads weights, without waiting for computations.
+    fn for_loading(&self) -> Self {
+        self.clone()
+    }
+
+    /// The maximum bytes that the tensors of this handle took together; 0: they are not measured.
+    fn peak_bytes(&self) -> usize {
+        0
+    }
+
+    // Tensors.
 
     /// A tensor of these values.
     fn tensor(&self, values: &[f32], shape: [usize; 4]) -> Result<Tensor<Self>> {
@@ -245,53 +250,126 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
         })
     }
 
-    fn zeros(&self, shape: [usize; 4]) -> Result<Tensor<Self>>;
+    fn zeros(&self, shape: [usize; 4]) -> Result<Tensor<Self>> {
+        self.upload(shape, &mut |out| {
+            out.fill(0.);
+            Ok(())
+        })
+    }
 
-    fn copy(&self, x: &Tensor<Self>) -> Result<Tensor<Self>>;
-
-    /// The elements, in order.
-    fn to_vec(&self, x: &Tensor<Self>) -> Result<Vec<f32>>;
+    fn copy(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        self.reshape(self.rows(x, 0..x.rows())?, x.shape())
+    }
 
     /// The elements, in order, without a copy if possible. Elements after those of `x` are undefined.
-    fn download(&self, x: Tensor<Self>) -> Result<Vec<f32>>;
+    fn download(&self, x: Tensor<Self>) -> Result<Vec<f32>> {
+        self.to_vec(&x)
+    }
 
     /// Takes back the memory of [`Self::download`] for new tensors.
-    fn recycle(&self, values: Vec<f32>);
+    fn recycle(&self, _values: Vec<f32>) {}
 
-    // Rows: pixels of all images together.
+    // Rows.
 
     /// A range of rows: `[1, rows, 1, channels]`.
-    fn rows(&self, x: &Tensor<Self>, rows: Range<usize>) -> Result<Tensor<Self>>;
-
-    /// These rows: `[1, rows, 1, channels]`.
-    fn gather_rows(&self, x: &Tensor<Self>, rows: &[usize]) -> Result<Tensor<Self>>;
-
-    /// Replaces the rows of `x` from `first` on.
-    fn write_rows(&self, x: &mut Tensor<Self>, first: usize, y: &Tensor<Self>) -> Result<()>;
+    fn rows(&self, x: &Tensor<Self>, rows: Range<usize>) -> Result<Tensor<Self>> {
+        if rows.end > x.rows() {
+            return Err(ModelError::Compute(format!("there are {} rows, not the rows {rows:?}", x.rows())));
+        }
+        self.gather_rows(x, &rows.collect::<Vec<_>>())
+    }
 
     /// Adds `y` to the rows of `x` from `first` on.
-    fn add_rows(&self, x: &mut Tensor<Self>, first: usize, y: &Tensor<Self>) -> Result<()>;
+    fn add_rows(&self, x: &mut Tensor<Self>, first: usize, y: &Tensor<Self>) -> Result<()> {
+        let mut sum = self.rows(x, first..first.saturating_add(y.rows()))?;
+        self.add(&mut sum, y)?;
+        self.write_rows(x, first, &sum)
+    }
 
-    // Mixtures of experts.
+    // Layout.
 
-    /// Selects experts by the scores of a router: `[1, tokens, 1, experts]`.
-    fn route(&self, routing: Routing, scores: Tensor<Self>) -> Result<RoutedTokens<Self>>;
+    /// Concatenates along channels.
+    fn concat_channels(&self, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let shape = [x.images, x.size[0], x.size[1], x.channels + y.channels];
+        concat(self, [x, y], [x.rows(), y.rows()], [1; 2], shape)
+    }
 
-    /// Adds each row of `y`, the output of expert `expert` for the tokens `tokens`, to the row of its token in `x`,
-    /// multiplied by its weight: `weights` is `[1, tokens of x, 1, experts]`.
-    fn add_expert(
-        &self,
-        x: &mut Tensor<Self>,
-        y: &Tensor<Self>,
-        tokens: &[usize],
-        weights: &Tensor<Self>,
-        expert: usize,
-    ) -> Result<()>;
+    /// Concatenates the tokens of each text: `[texts, x + y, 1, channels]`.
+    fn concat_tokens(&self, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let shape = [x.images, x.pixels() + y.pixels(), 1, x.channels];
+        concat(self, [x, y], [x.images, y.images], [x.channels, y.channels], shape)
+    }
 
-    // Products.
+    /// Splits the tokens of each text after the first `count`.
+    fn split_tokens(&self, x: &Tensor<Self>, count: usize) -> Result<[Tensor<Self>; 2]> {
+        let tokens = x.pixels();
+        let Some(rest) = tokens.checked_sub(count) else {
+            return Err(ModelError::Compute(format!("a text of {tokens} tokens cannot be split after {count}")));
+        };
+        let part = |range: Range<usize>| {
+            let shape = [x.images, range.len(), 1, x.channels];
+            let rows = (0..x.images).flat_map(|text| range.clone().map(move |token| text * tokens + token));
+            self.reshape(self.gather_rows(x, &rows.collect::<Vec<_>>())?, shape)
+        };
+        Ok([part(0..count)?, part(count..count + rest)?])
+    }
 
-    /// The rows `ids` of a weight: `[1, ids, 1, inputs]`.
-    fn embedding(&self, weight: &Self::Linear, ids: &[u32]) -> Result<Tensor<Self>>;
+    /// `images` copies of a tensor with one image.
+    fn repeat(&self, x: &Tensor<Self>, images: usize) -> Result<Tensor<Self>> {
+        let rows: Vec<_> = (0..images).flat_map(|_| 0..x.rows()).collect();
+        self.reshape(self.gather_rows(x, &rows)?, [images, x.size[0], x.size[1], x.channels])
+    }
+
+    /// Resizes with nearest-neighbour interpolation: output `i` of `n` is input `floor(i · old / n)`.
+    fn resize(&self, x: &Tensor<Self>, [height, width]: [usize; 2]) -> Result<Tensor<Self>> {
+        let [old_height, old_width] = x.size;
+        let row = |image: usize, line: usize, column: usize| {
+            (image * old_height + line * old_height / height) * old_width + column * old_width / width
+        };
+        let lines = (0..x.images).flat_map(|image| (0..height).map(move |line| (image, line)));
+        let rows = lines.flat_map(|(image, line)| (0..width).map(move |column| row(image, line, column)));
+        self.reshape(self.gather_rows(x, &rows.collect::<Vec<_>>())?, [x.images, height, width, x.channels])
+    }
+
+    /// Reorders the elements of each image: element `i` of the result is element `order[i]` of `x`.
+    fn permute(&self, x: &Tensor<Self>, order: &[u32], size: [usize; 2], channels: usize) -> Result<Tensor<Self>> {
+        let len = x.pixels() * x.channels;
+        if let Some(index) = order.iter().find(|index| **index as usize >= len) {
+            return Err(ModelError::Compute(format!("an image of {len} elements has no element {index}")));
+        }
+        let elements = self.reshape(self.copy(x)?, [1, x.len(), 1, 1])?;
+        let indices = (0..x.images).flat_map(|image| order.iter().map(move |index| image * len + *index as usize));
+        let permuted = self.gather_rows(&elements, &indices.collect::<Vec<_>>())?;
+        self.reshape(permuted, [x.images, size[0], size[1], channels])
+    }
+
+    // Products and norms.
+
+    /// `x += y; norm(x)`
+    fn add_norm(&self, norm: &Norm<Self>, x: &mut Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
+        self.add(x, y)?;
+        self.norm(norm, x)
+    }
+
+    fn feed_forward(&self, mlp: FeedForward<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let FeedForward { gate, up, down, activation } = mlp;
+        let hidden = match gate {
+            Some(gate) => {
+                let [mut hidden, up] = self.linears([gate, up], x)?;
+                self.activate(activation, &mut hidden, Some(&up))?;
+                hidden
+            }
+            None => {
+                let [mut hidden] = self.linears([up], x)?;
+                self.activate(activation, &mut hidden, None)?;
+                hidden
+            }
+        };
+        let [out] = self.linears([down], &hidden)?;
+        Ok(out)
+    }
+
+    // LoRA.
 
     /// Reads the first matrix of a [`LowRankUpdate`], `[rank, inputs]`. It is of no use for other products.
     fn read_low_rank(&self, weight: &Rows<'_>) -> Result<Self::Linear> {
@@ -302,9 +380,6 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     fn low_rank_bytes(&self, dtype: DType, rank: usize, inputs: usize) -> usize {
         self.linear_bytes(dtype, rank, inputs)
     }
-
-    /// Products of the same input with several weights.
-    fn linears<const N: usize>(&self, weights: [&Self::Linear; N], x: &Tensor<Self>) -> Result<[Tensor<Self>; N]>;
 
     /// Adds updates to the products of `x` with several weights. The updates of an output are in the order of their rows,
     /// and have no row in common.
@@ -329,56 +404,63 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
         Ok(outs)
     }
 
-    fn feed_forward(&self, mlp: FeedForward<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+    // Mixtures of experts.
 
-    fn conv(&self, conv: &Self::Conv, x: &Tensor<Self>) -> Result<Tensor<Self>>;
-
-    /// A convolution over the tokens of each text: `[texts, outputs, 1, channels]`.
-    fn conv1d(&self, conv: &Self::Conv1d, x: &Tensor<Self>) -> Result<Tensor<Self>>;
-
-    // Norms.
-
-    /// Normalises each row, or parts of rows if the norm is narrower.
-    fn norm(&self, norm: &Norm<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>>;
-
-    /// `x += y; norm(x)`
-    fn add_norm(&self, norm: &Norm<Self>, x: &mut Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>>;
-
-    /// `norm(x + shift)`, followed by SiLU if `silu` is set. `shift`: `[images, 1, 1, channels]`.
-    fn group_norm(
-        &self,
-        norm: &GroupNorm<Self>,
-        x: &Tensor<Self>,
-        shift: Option<&Tensor<Self>>,
-        silu: bool,
-    ) -> Result<Tensor<Self>>;
-
-    /// `conv(silu(norm(x + shift)))`; `shift`: `[images, 1, 1, channels]`.
-    fn norm_conv(
-        &self,
-        norm: &GroupNorm<Self>,
-        x: &Tensor<Self>,
-        shift: Option<&Tensor<Self>>,
-        conv: &Self::Conv,
-    ) -> Result<Tensor<Self>> {
-        let x = self.group_norm(norm, x, shift, true)?;
-        self.conv(conv, &x)
+    /// Selects experts by the scores of a router: `[1, tokens, 1, experts]`.
+    fn route(&self, routing: Routing, scores: Tensor<Self>) -> Result<RoutedTokens<Self>> {
+        let mut weights = self.to_vec(&scores)?;
+        let tokens = routing.select(&mut weights, scores.channels);
+        Ok(RoutedTokens { weights: self.tensor(&weights, scores.shape())?, tokens })
     }
 
-    /// `activation(norm(x))`
-    fn adain(&self, norm: &AdaIn<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+    /// Adds each row of `y`, the output of expert `expert` for the tokens `tokens`, to the row of its token in `x`,
+    /// multiplied by its weight: `weights` is `[1, tokens of x, 1, experts]`.
+    fn add_expert(
+        &self,
+        x: &mut Tensor<Self>,
+        y: &Tensor<Self>,
+        tokens: &[usize],
+        weights: &Tensor<Self>,
+        expert: usize,
+    ) -> Result<()> {
+        let experts = weights.channels;
+        if expert >= experts {
+            return Err(ModelError::Compute(format!("there are {experts} experts, no expert {expert}")));
+        }
+        let weights = self.reshape(self.copy(weights)?, [1, weights.len(), 1, 1])?;
+        let indices = tokens.iter().flat_map(|token| iter::repeat_n(token * experts + expert, y.channels));
+        let factors = self.gather_rows(&weights, &indices.collect::<Vec<_>>())?;
+        let weighted = product(self, y, &self.reshape(factors, y.shape())?)?;
+        let mut rows = tokens.iter().enumerate();
+        rows.try_for_each(|(row, token)| self.add_rows(x, *token, &self.rows(&weighted, row..row + 1)?))
+    }
 
-    /// `conv(activation(norm(x)))`
-    fn adain_conv1d(&self, norm: &AdaIn<'_, Self>, x: &Tensor<Self>, conv: &Self::Conv1d) -> Result<Tensor<Self>> {
-        let x = self.adain(norm, x)?;
-        self.conv1d(conv, &x)
+    // Elementwise operations.
+
+    /// `x /= divisor`
+    fn divide(&self, x: &mut Tensor<Self>, divisor: f32) -> Result<()> {
+        self.multiply(x, divisor.recip())
+    }
+
+    /// `x = max(x, slope · x)`, for a slope of at most one.
+    fn leaky_relu(&self, x: &mut Tensor<Self>, slope: f32) -> Result<()> {
+        let mut positive = self.copy(x)?;
+        self.activate(Activation::Relu, &mut positive, None)?;
+        self.multiply(&mut positive, 1. - slope)?;
+        self.multiply(x, slope)?;
+        self.add(x, &positive)
     }
 
     // Modulation: `vectors` are `[images, 1, 1, count · channels]`, and an index selects one of the `count` vectors of
     // each image.
 
     /// `x = x · (1 + scale) + shift`; `[shift, scale]` are indices.
-    fn modulate(&self, x: &mut Tensor<Self>, vectors: &Tensor<Self>, indices: [usize; 2]) -> Result<()>;
+    fn modulate(&self, x: &mut Tensor<Self>, vectors: &Tensor<Self>, [shift, scale]: [usize; 2]) -> Result<()> {
+        let scaled = product(self, x, &vector_of_each_pixel(self, x, vectors, scale)?)?;
+        self.add(x, &scaled)?;
+        let shift = vector_of_each_pixel(self, x, vectors, shift)?;
+        self.add(x, &shift)
+    }
 
     /// `norm(x) · (1 + scale) + shift` with a layer norm without weights; `[shift, scale]` are indices.
     fn modulated_norm(
@@ -387,115 +469,73 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
         x: &Tensor<Self>,
         vectors: &Tensor<Self>,
         indices: [usize; 2],
-    ) -> Result<Tensor<Self>>;
+    ) -> Result<Tensor<Self>> {
+        let weight = self.vector(vec![1.; x.channels])?;
+        let mut out = self.norm(&Norm { kind: NormKind::Layer, weight, bias: None, epsilon }, x)?;
+        self.modulate(&mut out, vectors, indices)?;
+        Ok(out)
+    }
 
     /// `x += gate · y`; `gate` is an index.
-    fn add_gated(&self, x: &mut Tensor<Self>, y: &Tensor<Self>, vectors: &Tensor<Self>, gate: usize) -> Result<()>;
+    fn add_gated(&self, x: &mut Tensor<Self>, y: &Tensor<Self>, vectors: &Tensor<Self>, gate: usize) -> Result<()> {
+        let gated = product(self, y, &vector_of_each_pixel(self, y, vectors, gate)?)?;
+        self.add(x, &gated)
+    }
+}
 
-    // Elementwise operations.
+/// `x · y`, elementwise: `relu(x) · y − relu(−x) · y`, because the only product of two tensors that a device must have is that
+/// of an activation.
+fn product<B: Backend>(backend: &B, x: &Tensor<B>, y: &Tensor<B>) -> Result<Tensor<B>> {
+    let [mut positive, mut negative] = [backend.copy(x)?, backend.copy(x)?];
+    backend.activate(Activation::Relu, &mut positive, Some(y))?;
+    backend.multiply(&mut negative, -1.)?;
+    backend.activate(Activation::Relu, &mut negative, Some(y))?;
+    backend.multiply(&mut negative, -1.)?;
+    backend.add(&mut positive, &negative)?;
+    Ok(positive)
+}
 
-    /// `x += y`
-    fn add(&self, x: &mut Tensor<Self>, y: &Tensor<Self>) -> Result<()>;
+/// The vector at `index` of the image of each pixel of `x`, in the shape of `x`.
+fn vector_of_each_pixel<B: Backend>(
+    backend: &B,
+    x: &Tensor<B>,
+    vectors: &Tensor<B>,
+    index: usize,
+) -> Result<Tensor<B>> {
+    let count = vectors.channels / x.channels.max(1);
+    if index >= count || vectors.rows() != x.images {
+        let (shape, images) = (vectors.shape(), x.images);
+        return Err(ModelError::Compute(format!(
+            "modulation vectors of {shape:?} have no vector {index} of {images} images"
+        )));
+    }
+    let vectors = backend.reshape(backend.copy(vectors)?, [1, x.images * count, 1, x.channels])?;
+    let rows: Vec<_> = (0..x.rows()).map(|row| row / x.pixels() * count + index).collect();
+    backend.reshape(backend.gather_rows(&vectors, &rows)?, x.shape())
+}
 
-    /// `x *= factor`
-    fn multiply(&self, x: &mut Tensor<Self>, factor: f32) -> Result<()>;
-
-    /// `x /= divisor`
-    fn divide(&self, x: &mut Tensor<Self>, divisor: f32) -> Result<()>;
-
-    /// `x = activation(x)`, multiplied by `factors` if there are any.
-    fn activate(&self, activation: Activation, x: &mut Tensor<Self>, factors: Option<&Tensor<Self>>) -> Result<()>;
-
-    /// `x = max(x, slope · x)`, for a slope of at most one.
-    fn leaky_relu(&self, x: &mut Tensor<Self>, slope: f32) -> Result<()>;
-
-    // Layout.
-
-    /// The same elements in another shape.
-    fn reshape(&self, x: Tensor<Self>, shape: [usize; 4]) -> Result<Tensor<Self>>;
-
-    /// Concatenates along channels.
-    fn concat_channels(&self, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>>;
-
-    /// Concatenates the tokens of each text: `[texts, x + y, 1, channels]`.
-    fn concat_tokens(&self, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>>;
-
-    /// Splits the tokens of each text after the first `count`.
-    fn split_tokens(&self, x: &Tensor<Self>, count: usize) -> Result<[Tensor<Self>; 2]>;
-
-    /// `images` copies of a tensor with one image.
-    fn repeat(&self, x: &Tensor<Self>, images: usize) -> Result<Tensor<Self>>;
-
-    /// Resizes with nearest-neighbour interpolation.
-    fn resize(&self, x: &Tensor<Self>, size: [usize; 2]) -> Result<Tensor<Self>>;
-
-    /// Reorders the elements of each image: element `i` of the result is element `order[i]` of `x`.
-    fn permute(&self, x: &Tensor<Self>, order: &[u32], size: [usize; 2], channels: usize) -> Result<Tensor<Self>>;
-
-    // Attention. Channels are `[heads, head_width]`.
-
-    /// Rotates queries or keys of `heads` heads. Elements of a head without angles do not change.
-    fn rope(&self, x: &mut Tensor<Self>, heads: usize, layout: RopeLayout, angles: &Angles<Self>) -> Result<()>;
-
-    /// Attention of the pixels of `q` over those of `k` and `v`, image by image, with scores divided by the square root of
-    /// the head width.
-    fn attention(&self, qkv: [&Tensor<Self>; 3], heads: usize, causal: bool) -> Result<Tensor<Self>>;
-
-    /// Attention of each text with scores that are not scaled, plus a bias: `[1, heads, 1, 2 · tokens − 1]`, by position of
-    /// the key relative to the query, from `1 − tokens` on.
-    fn biased_attention(&self, qkv: [&Tensor<Self>; 3], heads: usize, bias: &Tensor<Self>) -> Result<Tensor<Self>>;
-
-    // Attention over the KV cache.
-
-    fn new_kv_arena(&self, shape: KvShape) -> Self::KvArena;
-
-    /// Prepares a batch. All layers of a step share the result, and so may steps with the same sequences.
-    ///
-    /// # Errors
-    /// If a sequence has fewer blocks than positions.
-    fn batch(&self, sequences: Vec<SequenceSlice>) -> Result<Self::Batch>;
-
-    /// Writes the keys and values of the batch's tokens, `[1, tokens, 1, kv_heads · head_width]`.
-    ///
-    /// # Errors
-    /// If a block has no memory; nothing is written then.
-    fn write_kv(
-        &self,
-        arena: &mut Self::KvArena,
-        layer: usize,
-        batch: &Self::Batch,
-        kv: [&Tensor<Self>; 2],
-    ) -> Result<()>;
-
-    /// Attention of the batch's tokens. The blocks must already hold the keys and values of the tokens themselves. Queries
-    /// and result: `[1, tokens, 1, heads · head_width]`.
-    fn kv_attention(
-        &self,
-        arena: &Self::KvArena,
-        layer: usize,
-        batch: &Self::Batch,
-        shape: &AttentionShape,
-        q: &Tensor<Self>,
-    ) -> Result<Tensor<Self>>;
-
-    /// The weights with which `heads` of the tokens of one sequence attend to all its positions, on the host: `[heads, tokens,
-    /// positions]`. `shape` has neither a causal mask nor a window.
-    ///
-    /// # Errors
-    /// If the batch does not have exactly one sequence.
-    fn kv_attention_weights(
-        &self,
-        arena: &Self::KvArena,
-        layer: usize,
-        batch: &Self::Batch,
-        shape: &AttentionShape,
-        q: &Tensor<Self>,
-        heads: &[usize],
-    ) -> Result<Vec<f32>>;
-
-    /// An upper bound of the temporary bytes of [`Self::kv_attention`] for `tokens` tokens in total, in sequences of up to
-    /// `positions` positions.
-    fn kv_attention_bytes(&self, shape: &AttentionShape, tokens: usize, positions: usize) -> usize;
+/// Concatenates the parts of `x` with those of `y`. Each tensor has `parts` parts of equal size, which are whole runs of `widths`
+/// elements.
+fn concat<B: Backend>(
+    backend: &B,
+    tensors: [&Tensor<B>; 2],
+    [parts, other_parts]: [usize; 2],
+    [width, other_width]: [usize; 2],
+    shape: [usize; 4],
+) -> Result<Tensor<B>> {
+    if (parts, width) != (other_parts, other_width) {
+        let [x, y] = tensors.map(Tensor::shape);
+        return Err(ModelError::Compute(format!("tensors of {x:?} and {y:?} cannot be concatenated")));
+    }
+    let [runs, more] = tensors.map(|tensor| tensor.len() / width.max(1));
+    let mut both = backend.zeros([1, runs + more, 1, width])?;
+    for (tensor, first, count) in [(tensors[0], 0, runs), (tensors[1], runs, more)] {
+        backend.write_rows(&mut both, first, &backend.reshape(backend.copy(tensor)?, [1, count, 1, width])?)?;
+    }
+    let part = |index: usize, runs: usize| index * runs / parts..(index + 1) * runs / parts;
+    let of_both = |index| part(index, runs).chain(part(index, more).map(move |run| runs + run));
+    let order: Vec<_> = (0..parts).flat_map(of_both).collect();
+    backend.reshape(backend.gather_rows(&both, &order)?, shape)
 }
 
 /// Adds an update, given the rows of its input.

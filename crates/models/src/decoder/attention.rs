@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use crate::backend::{Angles, AttentionShape, Backend, Candle, Norm, RopeLayout, Tensor};
+use crate::backend::{Angles, AttentionShape, Candle, Norm, PagedAttention, RopeLayout, Tensor};
 use crate::decoder_config::{AttentionConfig, DecoderConfig};
 use crate::error::{ModelError, Result};
 use crate::nn::{Context, Linear};
 use crate::weights::{Candidate, Loader};
 
 /// Where a layer keeps the keys and values of a step.
-pub(super) struct KvLayer<'a, B: Backend> {
+pub(super) struct KvLayer<'a, B: PagedAttention> {
     pub arena: &'a mut B::KvArena,
     /// The sequences, with the blocks of the arena.
     pub batch: &'a B::Batch,
@@ -18,7 +18,7 @@ pub(super) struct KvLayer<'a, B: Backend> {
 }
 
 #[derive(Debug)]
-pub(super) struct Attention<B: Backend> {
+pub(super) struct Attention<B: PagedAttention> {
     attn_q: Linear<B>,
     attn_k: Linear<B>,
     attn_v: Linear<B>,
@@ -31,7 +31,7 @@ pub(super) struct Attention<B: Backend> {
     rope_layout: RopeLayout,
 }
 
-impl<B: Backend> Attention<B> {
+impl<B: PagedAttention> Attention<B> {
     pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &AttentionConfig) -> Result<Self> {
         let DecoderConfig { width, epsilon, norm_weight_offset: offset, .. } = *config;
         let AttentionConfig { head_width, rope, rope_layout, .. } = *plan;

@@ -3,7 +3,7 @@
 
 use super::attention::{Attention, KvLayer};
 use super::feed_forward::FeedForward;
-use crate::backend::{Angles, Backend, Norm, Tensor};
+use crate::backend::{Angles, Backend, Norm, PagedAttention, Tensor};
 use crate::decoder_config::{DecoderConfig, LayerConfig, MixerConfig};
 use crate::error::Result;
 use crate::nn::Context;
@@ -18,7 +18,7 @@ pub(super) struct ResidualStream<B: Backend> {
 }
 
 #[derive(Debug)]
-pub(super) struct DecoderLayer<B: Backend> {
+pub(super) struct DecoderLayer<B: PagedAttention> {
     attn_norm: Norm<B>,
     pub mixer: Mixer<B>,
     post_attention_norm: Option<Norm<B>>,
@@ -29,11 +29,11 @@ pub(super) struct DecoderLayer<B: Backend> {
 
 /// What lets the tokens of a sequence see each other.
 #[derive(Debug)]
-pub(super) enum Mixer<B: Backend> {
+pub(super) enum Mixer<B: PagedAttention> {
     Attention(Attention<B>),
 }
 
-impl<B: Backend> Mixer<B> {
+impl<B: PagedAttention> Mixer<B> {
     fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &MixerConfig) -> Result<Self> {
         match plan {
             MixerConfig::Attention(plan) => Attention::load(loader, config, index, plan).map(Self::Attention),
@@ -62,7 +62,7 @@ impl<B: Backend> Mixer<B> {
     }
 }
 
-impl<B: Backend> DecoderLayer<B> {
+impl<B: PagedAttention> DecoderLayer<B> {
     pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &LayerConfig) -> Result<Self> {
         let DecoderConfig { width, epsilon, norm_weight_offset: offset, .. } = *config;
         let norm = |suffix: &str| Norm::load_rms_norm(loader, &format!("blk.{index}.{suffix}"), width, epsilon, offset);

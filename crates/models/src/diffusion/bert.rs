@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::backend::{Backend, Tensor};
+use crate::backend::{PagedAttention, Tensor};
 use crate::encoder::{Encoder, EncoderConfig, Family, Tokenized};
 use crate::error::Result;
 use crate::error::{ModelError, reject_config};
@@ -39,13 +39,13 @@ impl BertConfig {
 }
 
 #[derive(Debug)]
-pub struct Bert<B: Backend> {
+pub struct Bert<B: PagedAttention> {
     encoder: Encoder<B>,
     mask_padding: bool,
     padding_id: u32,
 }
 
-impl<B: Backend> Bert<B> {
+impl<B: PagedAttention> Bert<B> {
     pub fn load(loader: &Loader<'_, B>, config: &BertConfig) -> Result<Self> {
         let encoder = Encoder::from_loader(loader, config.encoder.clone())?;
         Ok(Self { encoder, mask_padding: config.mask_padding, padding_id: config.padding_id })

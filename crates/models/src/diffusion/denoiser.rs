@@ -2,7 +2,7 @@
 
 use super::dit::{DitConditioning, Flux, FluxConfig, Mmdit, MmditConfig, PATCH_SIZE};
 use super::unet::{MicroConditioning, Unet, UnetConditioning, UnetConfig};
-use crate::backend::{Backend, Tensor};
+use crate::backend::{Convolutions, Tensor};
 use crate::error::ModelError;
 use crate::error::Result;
 use crate::nn::Context;
@@ -18,7 +18,7 @@ pub enum DenoiserConfig {
 
 /// The network that predicts noise, velocity or flow from noisy latents.
 #[derive(Debug)]
-pub(super) enum Denoiser<B: Backend> {
+pub(super) enum Denoiser<B: Convolutions> {
     Unet(Box<Unet<B>>),
     Mmdit(Mmdit<B>),
     Flux(Flux<B>),
@@ -26,7 +26,7 @@ pub(super) enum Denoiser<B: Backend> {
 
 /// The inputs of a denoiser besides the latents.
 #[derive(Debug)]
-pub(super) struct Conditioning<'a, B: Backend> {
+pub(super) struct Conditioning<'a, B: Convolutions> {
     /// In training steps.
     pub timestep: f32,
     /// Prompt embeddings, `[images, tokens, 1, context_width]`.
@@ -101,7 +101,7 @@ impl DenoiserConfig {
     }
 }
 
-impl<B: Backend> Denoiser<B> {
+impl<B: Convolutions> Denoiser<B> {
     pub fn load(loader: &Loader<'_, B>, config: &DenoiserConfig) -> Result<Self> {
         Ok(match config {
             DenoiserConfig::Unet(config) => Self::Unet(Box::new(Unet::load(loader, (**config).clone())?)),

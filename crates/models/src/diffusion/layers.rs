@@ -1,12 +1,12 @@
 //! Constructors for layers whose weights come from a checkpoint.
 
-use crate::backend::{Activation, Backend, ConvShape};
+use crate::backend::{Activation, Backend, ConvShape, Convolutions};
 use crate::error::Result;
 use crate::nn::{Conv, Linear, Mlp};
 use crate::weights::{Candidate, Loader};
 
 /// Loads a convolution with a square kernel.
-pub(super) fn conv<B: Backend>(
+pub(super) fn conv<B: Convolutions>(
     loader: &Loader<'_, B>,
     stem: &str,
     [inputs, outputs]: [usize; 2],
@@ -18,7 +18,7 @@ pub(super) fn conv<B: Backend>(
 }
 
 /// Loads a convolution that preserves height and width.
-pub(super) fn same_conv<B: Backend>(
+pub(super) fn same_conv<B: Convolutions>(
     loader: &Loader<'_, B>,
     stem: &str,
     channels: [usize; 2],

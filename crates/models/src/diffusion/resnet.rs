@@ -1,6 +1,6 @@
 //! Residual blocks, downsampling and upsampling layers, shared by UNets and autoencoders.
 
-use crate::backend::{Activation, Backend, GroupNorm, Tensor};
+use crate::backend::{Activation, Convolutions, GroupNorm, Tensor};
 
 use super::layers::{conv, linear, same_conv};
 use crate::error::ModelError;
@@ -23,7 +23,7 @@ pub(super) struct ResnetConfig {
 
 /// `x + conv(silu(norm(conv(silu(norm(x))) + time)))` (He et al. 2016, <https://arxiv.org/abs/1603.05027>).
 #[derive(Debug)]
-pub(super) struct ResnetBlock<B: Backend> {
+pub(super) struct ResnetBlock<B: Convolutions> {
     norm1: GroupNorm<B>,
     conv1: Conv<B>,
     time_emb_proj: Option<Linear<B>>,
@@ -34,7 +34,7 @@ pub(super) struct ResnetBlock<B: Backend> {
     output_scale_factor: f32,
 }
 
-impl<B: Backend> ResnetBlock<B> {
+impl<B: Convolutions> ResnetBlock<B> {
     pub fn load(
         loader: &Loader<'_, B>,
         stem: &str,
@@ -93,9 +93,9 @@ impl<B: Backend> ResnetBlock<B> {
 
 /// Halves height and width with a strided convolution.
 #[derive(Debug)]
-pub(super) struct Downsample<B: Backend>(Conv<B>);
+pub(super) struct Downsample<B: Convolutions>(Conv<B>);
 
-impl<B: Backend> Downsample<B> {
+impl<B: Convolutions> Downsample<B> {
     /// `padding`: zeros before and after, along each axis.
     pub fn load(loader: &Loader<'_, B>, stem: &str, channels: usize, padding: [usize; 2]) -> Result<Self> {
         conv(loader, &format!("{stem}.downsamplers.0.conv"), [channels; 2], 3, 2, padding).map(Self)
@@ -108,9 +108,9 @@ impl<B: Backend> Downsample<B> {
 
 /// Resizes by nearest neighbour, then convolves.
 #[derive(Debug)]
-pub(super) struct Upsample<B: Backend>(Conv<B>);
+pub(super) struct Upsample<B: Convolutions>(Conv<B>);
 
-impl<B: Backend> Upsample<B> {
+impl<B: Convolutions> Upsample<B> {
     pub fn load(loader: &Loader<'_, B>, stem: &str, channels: usize) -> Result<Self> {
         same_conv(loader, &format!("{stem}.upsamplers.0.conv"), [channels; 2], 3).map(Self)
     }

@@ -3,7 +3,7 @@
 //!
 //! Names follow diffusers' `Transformer2DModel` and `BasicTransformerBlock`.
 
-use crate::backend::{Activation, Backend, GroupNorm, Norm, Tensor};
+use crate::backend::{Activation, Convolutions, GroupNorm, Norm, Tensor};
 
 use super::attention::Attention;
 use super::layers::{linear, linear_slice};
@@ -12,7 +12,7 @@ use crate::nn::{Context, Linear, Mlp};
 use crate::weights::Loader;
 
 #[derive(Debug)]
-pub(super) struct SpatialTransformer<B: Backend> {
+pub(super) struct SpatialTransformer<B: Convolutions> {
     norm: GroupNorm<B>,
     proj_in: Linear<B>,
     blocks: Vec<Block<B>>,
@@ -34,7 +34,7 @@ pub(super) struct SpatialTransformerConfig {
 }
 
 #[derive(Debug)]
-struct Block<B: Backend> {
+struct Block<B: Convolutions> {
     norms: [Norm<B>; 3],
     attn1: Attention<B>,
     attn2: Attention<B>,
@@ -42,7 +42,7 @@ struct Block<B: Backend> {
     only_cross_attention: bool,
 }
 
-impl<B: Backend> SpatialTransformer<B> {
+impl<B: Convolutions> SpatialTransformer<B> {
     pub fn load(loader: &Loader<'_, B>, stem: &str, config: &SpatialTransformerConfig) -> Result<Self> {
         let SpatialTransformerConfig { layers, channels, groups, .. } = *config;
         let name = |suffix: &str| format!("{stem}.{suffix}");
@@ -68,7 +68,7 @@ impl<B: Backend> SpatialTransformer<B> {
     }
 }
 
-impl<B: Backend> Block<B> {
+impl<B: Convolutions> Block<B> {
     fn load(loader: &Loader<'_, B>, stem: &str, config: &SpatialTransformerConfig) -> Result<Self> {
         let SpatialTransformerConfig { channels, heads, context_width, only_cross_attention, .. } = *config;
         let name = |suffix: &str| format!("{stem}.{suffix}");

@@ -13,7 +13,7 @@ use super::clip::{Clip, ClipConfig};
 use super::diffusers_weights::DiffusersWeights;
 use super::unet::{Unet, UnetConditioning, UnetConfig};
 use super::vae::{Raster, Vae, VaeConfig};
-use crate::backend::{Backend, Candle, Cpu, RequestOptions, Tensor};
+use crate::backend::{Backend, Candle, Convolutions, Cpu, RequestOptions, Tensor};
 use crate::devices::{tolerance_under_test, under_test};
 use crate::nn::Context;
 use crate::safetensors::{ModelFolder, read_json};
@@ -134,7 +134,7 @@ fn clip_matches_transformers<B: Backend>(ctx: &Context<'_, B>) {
     );
 }
 
-fn a_unet_matches_diffusers<B: Backend>(ctx: &Context<'_, B>) {
+fn a_unet_matches_diffusers<B: Convolutions>(ctx: &Context<'_, B>) {
     let reference = Reference::read("sd1");
     let folder = reference.part("unet");
     let source = DiffusersWeights::new(&folder);
@@ -152,7 +152,7 @@ fn a_unet_matches_diffusers<B: Backend>(ctx: &Context<'_, B>) {
 }
 
 /// The autoencoder of `sd1` without latent scaling.
-fn autoencoder<B: Backend>(ctx: &Context<'_, B>) -> Vae<B> {
+fn autoencoder<B: Convolutions>(ctx: &Context<'_, B>) -> Vae<B> {
     let folder = Reference::read("sd1").part("vae");
     let source = DiffusersWeights::new(&folder);
     let loader = Loader::new(&source, &**ctx);
@@ -163,7 +163,7 @@ fn autoencoder<B: Backend>(ctx: &Context<'_, B>) -> Vae<B> {
 }
 
 /// Decodes and encodes, and compares.
-fn check_both_ways<B: Backend>(ctx: &Context<'_, B>, reference: &Reference, image: Raster, tiled: bool) {
+fn check_both_ways<B: Convolutions>(ctx: &Context<'_, B>, reference: &Reference, image: Raster, tiled: bool) {
     let vae = autoencoder(ctx);
     let decoded = vae.decode(ctx, reference.raster("vae.latent"), tiled).unwrap();
     let away = far(&decoded.values, &reference.raster("vae.decoded").values);
@@ -174,14 +174,14 @@ fn check_both_ways<B: Backend>(ctx: &Context<'_, B>, reference: &Reference, imag
     assert!(far(&logs, &reference.raster("vae.logvar").values) < tolerance_under_test(1e-4));
 }
 
-fn an_autoencoder_matches_diffusers<B: Backend>(ctx: &Context<'_, B>) {
+fn an_autoencoder_matches_diffusers<B: Convolutions>(ctx: &Context<'_, B>) {
     let reference = Reference::read("sd1");
     check_both_ways(ctx, &reference, reference.raster("vae.picture"), false);
     // An image no larger than a tile is not split.
     check_both_ways(ctx, &reference, reference.raster("vae.picture"), true);
 }
 
-fn tiles_blend_as_in_diffusers<B: Backend>(ctx: &Context<'_, B>) {
+fn tiles_blend_as_in_diffusers<B: Convolutions>(ctx: &Context<'_, B>) {
     let reference = Reference::read("sd1-tiles");
     let bytes: Vec<u8> = reference.tensors["vae.picture"].flatten_all().unwrap().to_vec1().unwrap();
     let image: Vec<f32> = bytes.iter().map(|byte| f32::from(*byte) / 127.5 - 1.).collect();

@@ -14,7 +14,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::backend::{Angles, AttentionShape, Backend, DType, Norm, RopeLayout, Tensor};
+use super::backend::{Angles, AttentionShape, DType, Norm, PagedAttention, RopeLayout, Tensor};
 use super::nn::rope::Rope;
 use super::nn::{Context, EmbeddingTable, LoraDeltas};
 use super::peft::{FittedAdapter, LoadedAdapter, PeftAdapter};
@@ -29,7 +29,7 @@ pub use tensor_names::{EncoderWeights, Family};
 
 /// A loaded encoder, shared by all passes.
 #[derive(Debug)]
-pub struct Encoder<B: Backend> {
+pub struct Encoder<B: PagedAttention> {
     config: EncoderConfig,
     token_embd: EmbeddingTable,
     position_embd: Option<EmbeddingTable>,
@@ -59,7 +59,7 @@ impl Tokenized {
 
 /// A batch in progress.
 #[derive(Debug)]
-pub struct Pass<B: Backend> {
+pub struct Pass<B: PagedAttention> {
     stream: ResidualStream<B>,
     texts: TextBatch,
     /// Keys and values of one layer.
@@ -69,7 +69,7 @@ pub struct Pass<B: Backend> {
     layer: usize,
 }
 
-impl<B: Backend> Encoder<B> {
+impl<B: PagedAttention> Encoder<B> {
     /// Reads the weights, with projections rounded to `precision`. `with_head` is the `config.json` of a model with a
     /// classification head.
     pub fn load(
@@ -240,7 +240,7 @@ fn shape(config: &EncoderConfig, window: Option<usize>) -> AttentionShape {
     AttentionShape { heads, kv_heads: heads, width: width / heads, scale, causal: false, window, soft_cap: None }
 }
 
-impl<B: Backend> Pass<B> {
+impl<B: PagedAttention> Pass<B> {
     /// The hidden states of a finished pass on the host.
     pub fn hidden_states(&self, backend: &B) -> Result<HiddenStates> {
         let x = &self.stream.x;

@@ -3,7 +3,7 @@
 use super::config::KokoroConfig;
 use super::residual::{BlockShape, ResidualBlock};
 use super::vocoder::Vocoder;
-use crate::backend::{Backend, Conv1dShape, Tensor};
+use crate::backend::{Backend, Conv1dShape, Tensor, TimeConvolutions};
 use crate::error::{ModelError, Result};
 use crate::nn::{Context, Conv1d};
 use crate::weights::Loader;
@@ -12,7 +12,7 @@ use crate::weights::Loader;
 const BLOCKS: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct Decoder<B: Backend> {
+pub(super) struct Decoder<B: TimeConvolutions> {
     /// They halve the length of pitch and energy.
     pitch_conv: Conv1d<B>,
     energy_conv: Conv1d<B>,
@@ -34,7 +34,7 @@ pub(super) struct Frames<B: Backend> {
     pub energy: Tensor<B>,
 }
 
-impl<B: Backend> Decoder<B> {
+impl<B: TimeConvolutions> Decoder<B> {
     pub fn load(loader: &Loader<'_, B>, config: &KokoroConfig) -> Result<Self> {
         let KokoroConfig { hidden, style, .. } = *config;
         let half = Conv1dShape { inputs: 1, outputs: 1, kernel: 3, stride: 2, dilation: 1, padding: [1, 1] };

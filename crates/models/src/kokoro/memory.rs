@@ -3,7 +3,7 @@
 use super::KokoroModel;
 use super::config::KokoroConfig;
 use super::tensor_names::{KokoroWeights, Part};
-use crate::backend::{Backend, Conv1dShape, DType};
+use crate::backend::{Conv1dShape, DType, TimeConvolutions};
 use crate::safetensors::ModelFolder;
 use crate::weights::{Footprint, Weights};
 
@@ -12,7 +12,7 @@ const OVERHEAD: f64 = 1.2;
 /// Bytes of the kernels' scratch of each thread, and of tables.
 const SCRATCH_BYTES: usize = 4 << 20;
 
-impl<B: Backend> KokoroModel<B> {
+impl<B: TimeConvolutions> KokoroModel<B> {
     /// The memory that the weights take on a device if those of the decoder are rounded to `precision`.
     pub fn footprint(folder: &ModelFolder, backend: &B, precision: Option<DType>) -> Footprint {
         let mut footprint = Footprint::default();

@@ -22,7 +22,7 @@ mod text_encoder;
 mod vocoder;
 mod voice;
 
-use super::backend::{Backend, DType, Tensor};
+use super::backend::{Backend, DType, Tensor, TimeConvolutions};
 use super::diffusion::noise::Generator;
 use super::nn::Context;
 use super::safetensors::ModelFolder;
@@ -42,7 +42,7 @@ pub const SPEEDS: std::ops::RangeInclusive<f32> = 0.25..=4.;
 
 /// A loaded model, shared by all requests.
 #[derive(Debug)]
-pub struct KokoroModel<B: Backend> {
+pub struct KokoroModel<B: TimeConvolutions> {
     config: KokoroConfig,
     albert: Albert<B>,
     text_encoder: TextEncoder<B>,
@@ -77,7 +77,7 @@ pub struct Speech {
     pub durations: Vec<usize>,
 }
 
-impl<B: Backend> KokoroModel<B> {
+impl<B: TimeConvolutions> KokoroModel<B> {
     /// Reads the weights. Those of the decoder are rounded to `precision`; the predictors of durations keep theirs.
     ///
     /// # Errors

@@ -3,13 +3,13 @@
 use super::config::KokoroConfig;
 use super::residual::{BlockShape, ResidualBlock};
 use super::style::StyledLayerNorm;
-use crate::backend::{Backend, Conv1dShape, Tensor};
+use crate::backend::{Conv1dShape, Tensor, TimeConvolutions};
 use crate::error::Result;
 use crate::nn::{BidirectionalLstm, Context, Conv1d, Linear};
 use crate::weights::{Candidate, Loader};
 
 #[derive(Debug)]
-pub(super) struct ProsodyPredictor<B: Backend> {
+pub(super) struct ProsodyPredictor<B: TimeConvolutions> {
     /// The duration encoder: LSTMs, each followed by a norm.
     layers: Vec<(BidirectionalLstm<B>, StyledLayerNorm)>,
     duration_lstm: BidirectionalLstm<B>,
@@ -23,12 +23,12 @@ pub(super) struct ProsodyPredictor<B: Backend> {
 
 /// Predicts two values for each frame.
 #[derive(Debug)]
-struct Curve<B: Backend> {
+struct Curve<B: TimeConvolutions> {
     blocks: Vec<ResidualBlock<B>>,
     projection: Conv1d<B>,
 }
 
-impl<B: Backend> Curve<B> {
+impl<B: TimeConvolutions> Curve<B> {
     fn load(loader: &Loader<'_, B>, name: &str, config: &KokoroConfig) -> Result<Self> {
         let KokoroConfig { hidden, style, .. } = *config;
         let half = hidden / 2;
@@ -52,7 +52,7 @@ impl<B: Backend> Curve<B> {
     }
 }
 
-impl<B: Backend> ProsodyPredictor<B> {
+impl<B: TimeConvolutions> ProsodyPredictor<B> {
     pub fn load(loader: &Loader<'_, B>, config: &KokoroConfig) -> Result<Self> {
         let KokoroConfig { hidden, style, max_duration, .. } = *config;
         let lstm = |stem: &str| BidirectionalLstm::load(loader, stem, hidden + style, hidden / 2);

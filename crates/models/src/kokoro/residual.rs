@@ -1,7 +1,7 @@
 //! The residual blocks of the prosody predictor and the decoder.
 
 use super::style::StyledNorm;
-use crate::backend::{AdaIn, Backend, ChannelActivation, Conv1dShape, Tensor};
+use crate::backend::{AdaIn, ChannelActivation, Conv1dShape, Tensor, TimeConvolutions};
 use crate::error::Result;
 use crate::nn::{Context, Conv1d};
 use crate::weights::Loader;
@@ -10,7 +10,7 @@ const ACTIVATION_SLOPE: f32 = 0.2;
 
 /// Two convolutions, each after an adaptive norm, and a shortcut.
 #[derive(Debug)]
-pub(super) struct ResidualBlock<B: Backend> {
+pub(super) struct ResidualBlock<B: TimeConvolutions> {
     norms: [StyledNorm; 2],
     convs: [Conv1d<B>; 2],
     /// For a change of channels.
@@ -29,7 +29,7 @@ pub(super) struct BlockShape {
     pub upsamples: bool,
 }
 
-impl<B: Backend> ResidualBlock<B> {
+impl<B: TimeConvolutions> ResidualBlock<B> {
     pub fn load(loader: &Loader<'_, B>, stem: &str, shape: BlockShape) -> Result<Self> {
         let BlockShape { inputs, outputs, style, upsamples } = shape;
         let conv = |name: &str, inputs: usize, kernel: usize| {
@@ -71,12 +71,12 @@ impl<B: Backend> ResidualBlock<B> {
 
 /// A transposed convolution of each channel, with three taps, a stride of two, and one output cut off at the start.
 #[derive(Debug)]
-struct LearnedUpsample<B: Backend> {
+struct LearnedUpsample<B: TimeConvolutions> {
     /// The taps and the bias: `[1, 1, 1, 4 · channels]`.
     weights: Tensor<B>,
 }
 
-impl<B: Backend> LearnedUpsample<B> {
+impl<B: TimeConvolutions> LearnedUpsample<B> {
     fn load(loader: &Loader<'_, B>, stem: &str, channels: usize) -> Result<Self> {
         let taps = loader.values(stem, &[channels, 1, 3])?;
         let bias = loader.bias(stem, channels)?;

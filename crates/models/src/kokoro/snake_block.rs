@@ -2,7 +2,7 @@
 
 use super::config::BlockConfig;
 use super::style::StyledNorm;
-use crate::backend::{AdaIn, Backend, ChannelActivation, Conv1dShape, Tensor};
+use crate::backend::{AdaIn, ChannelActivation, Conv1dShape, Tensor, TimeConvolutions};
 use crate::error::{ModelError, Result};
 use crate::nn::{Context, Conv1d};
 use crate::weights::Loader;
@@ -10,18 +10,18 @@ use crate::weights::Loader;
 /// Pairs of convolutions, a dilated one and one without dilation, each after an adaptive norm and a snake activation. The
 /// output of each pair is added to its input.
 #[derive(Debug)]
-pub(super) struct SnakeBlock<B: Backend>(Vec<[SnakeConv<B>; 2]>);
+pub(super) struct SnakeBlock<B: TimeConvolutions>(Vec<[SnakeConv<B>; 2]>);
 
 /// `conv(snake(norm(x)))`
 #[derive(Debug)]
-struct SnakeConv<B: Backend> {
+struct SnakeConv<B: TimeConvolutions> {
     norm: StyledNorm,
     alphas: B::Vector,
     inverses: B::Vector,
     conv: Conv1d<B>,
 }
 
-impl<B: Backend> SnakeBlock<B> {
+impl<B: TimeConvolutions> SnakeBlock<B> {
     pub fn load(
         loader: &Loader<'_, B>,
         stem: &str,
@@ -63,7 +63,7 @@ impl<B: Backend> SnakeBlock<B> {
     }
 }
 
-impl<B: Backend> SnakeConv<B> {
+impl<B: TimeConvolutions> SnakeConv<B> {
     fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>, style: &[f32]) -> Result<Tensor<B>> {
         let Self { norm, alphas, inverses, conv } = self;
         let activation = ChannelActivation::Snake { alphas, inverses };

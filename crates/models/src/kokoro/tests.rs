@@ -14,7 +14,7 @@ fn folder() -> ModelFolder {
     ModelFolder::open(&fixture("kokoro")).unwrap()
 }
 
-fn model<B: Backend>(backend: &B, precision: Option<DType>) -> KokoroModel<B> {
+fn model<B: TimeConvolutions>(backend: &B, precision: Option<DType>) -> KokoroModel<B> {
     let folder = folder();
     let config = KokoroConfig::from_json(&folder.config).unwrap();
     KokoroModel::load(&folder, config, backend, precision).unwrap()
@@ -50,12 +50,12 @@ fn far(found: &[f32], expected: &[f32]) -> f32 {
 }
 
 /// A handle for a request that is never cancelled.
-fn request<B: Backend>(backend: &B) -> B {
+fn request<B: TimeConvolutions>(backend: &B) -> B {
     backend.for_request(RequestOptions { pause: Arc::new(|| Ok(())), bf16_attention: false })
 }
 
 /// The encodings of each frame's token.
-fn frames<B: Backend>(ctx: &Context<'_, B>, durations: &[usize], encoded: &Tensor<B>) -> Tensor<B> {
+fn frames<B: TimeConvolutions>(ctx: &Context<'_, B>, durations: &[usize], encoded: &Tensor<B>) -> Tensor<B> {
     let rows: Vec<usize> = (0..).zip(durations).flat_map(|(row, count)| vec![row; *count]).collect();
     ctx.gather_rows(encoded, &rows).unwrap()
 }
@@ -67,7 +67,7 @@ fn correlation(found: &[f32], expected: &[f32]) -> f64 {
 }
 
 /// The decoder is compared with the pitch of the reference, because sines accumulate the rounding errors of the pitch.
-fn check_speech<B: Backend>(backend: &B) {
+fn check_speech<B: TimeConvolutions>(backend: &B) {
     let (expected, model, backend) = (Expected::read(), model(backend, None), request(backend));
     let ctx = Context::new(&backend);
     let (tokens, style) = (expected.integers::<u32>("tokens"), expected.numbers("style"));
@@ -89,7 +89,7 @@ fn check_speech<B: Backend>(backend: &B) {
     }
 }
 
-fn check_curves<B: Backend>(backend: &B) {
+fn check_curves<B: TimeConvolutions>(backend: &B) {
     let (expected, model, backend) = (Expected::read(), model(backend, None), request(backend));
     let ctx = Context::new(&backend);
     let style = expected.numbers("style");

@@ -2,7 +2,7 @@
 //! <https://arxiv.org/abs/2306.07691>).
 
 use super::config::KokoroConfig;
-use crate::backend::{Backend, Conv1dShape, Norm, Tensor};
+use crate::backend::{Conv1dShape, Norm, Tensor, TimeConvolutions};
 use crate::error::Result;
 use crate::nn::{BidirectionalLstm, Context, Conv1d, EmbeddingTable};
 use crate::weights::Loader;
@@ -11,14 +11,14 @@ const SLOPE: f32 = 0.2;
 const EPSILON: f32 = 1e-5;
 
 #[derive(Debug)]
-pub(super) struct TextEncoder<B: Backend> {
+pub(super) struct TextEncoder<B: TimeConvolutions> {
     width: usize,
     embedding: EmbeddingTable,
     layers: Vec<(Conv1d<B>, Norm<B>)>,
     lstm: BidirectionalLstm<B>,
 }
 
-impl<B: Backend> TextEncoder<B> {
+impl<B: TimeConvolutions> TextEncoder<B> {
     pub fn load(loader: &Loader<'_, B>, config: &KokoroConfig) -> Result<Self> {
         let KokoroConfig { hidden: width, kernel, .. } = *config;
         let padding = [(kernel - 1) / 2; 2];

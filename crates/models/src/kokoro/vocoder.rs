@@ -5,7 +5,7 @@ use super::config::{BlockConfig, KokoroConfig, VocoderConfig};
 use super::snake_block::SnakeBlock;
 use super::source::HarmonicSource;
 use super::stft::Stft;
-use crate::backend::{Backend, Conv1dShape, Tensor};
+use crate::backend::{Conv1dShape, Tensor, TimeConvolutions};
 use crate::error::Result;
 use crate::nn::{Context, Conv1d, ConvTranspose1d, ConvTranspose1dShape};
 use crate::weights::Loader;
@@ -17,7 +17,7 @@ const LAST_SLOPE: f32 = 0.01;
 const LAST_KERNEL: usize = 7;
 
 #[derive(Debug)]
-pub(super) struct Vocoder<B: Backend> {
+pub(super) struct Vocoder<B: TimeConvolutions> {
     source: HarmonicSource,
     stft: Stft,
     bins: usize,
@@ -27,14 +27,14 @@ pub(super) struct Vocoder<B: Backend> {
 
 /// An upsampling, to which the features of the excitation are added, and the mean of several residual blocks.
 #[derive(Debug)]
-struct Stage<B: Backend> {
+struct Stage<B: TimeConvolutions> {
     source_conv: Conv1d<B>,
     source_block: SnakeBlock<B>,
     upsample: ConvTranspose1d<B>,
     blocks: Vec<SnakeBlock<B>>,
 }
 
-impl<B: Backend> Stage<B> {
+impl<B: TimeConvolutions> Stage<B> {
     fn load(loader: &Loader<'_, B>, config: &KokoroConfig, index: usize, kernel: usize, rate: usize) -> Result<Self> {
         let KokoroConfig { style, vocoder, .. } = config;
         let stem = |name: &str, index: usize| format!("decoder.generator.{name}.{index}");
@@ -94,7 +94,7 @@ fn source_shapes(config: &VocoderConfig, index: usize) -> (Conv1dShape, BlockCon
     (Conv1dShape { inputs, outputs, kernel, stride: rate, dilation: 1, padding }, block)
 }
 
-impl<B: Backend> Vocoder<B> {
+impl<B: TimeConvolutions> Vocoder<B> {
     pub fn load(loader: &Loader<'_, B>, config: &KokoroConfig) -> Result<Self> {
         let vocoder = &config.vocoder;
         let stage = |(index, step): (usize, &super::config::Upsampling)| {

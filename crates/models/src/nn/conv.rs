@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use super::context::Context;
-use crate::backend::{Backend, ConvShape, GroupNorm, Tensor};
+use super::lora::Projection;
+use crate::backend::{ConvShape, Convolutions, GroupNorm, Tensor};
 use crate::error::Result;
 use crate::weights::Rows;
 
 /// A convolution.
 #[derive(Debug)]
-pub(crate) struct Conv<B: Backend>(Arc<B::Conv>);
+pub(crate) struct Conv<B: Convolutions>(Arc<B::Conv>);
 
-impl<B: Backend> Conv<B> {
+impl<B: Convolutions> Conv<B> {
     /// Reads the weights, `[outputs, inputs, height, width]`; `bias` is `[outputs]`.
     pub fn read(backend: &B, weight: &Rows<'_>, shape: ConvShape, bias: Option<&[f32]>) -> Result<Self> {
         Ok(Self(Arc::new(backend.read_conv(weight, shape, bias)?)))
@@ -42,5 +43,12 @@ impl<B: Backend> Conv<B> {
             return self.forward(ctx, &ctx.group_norm(norm, x, shift, true)?);
         }
         ctx.norm_conv(norm, x, shift, &self.0)
+    }
+}
+
+/// Without a bias, and without deltas of its own.
+impl<B: Convolutions> Projection<B> for Conv<B> {
+    fn project(&self, backend: &B, x: &Tensor<B>) -> Result<Tensor<B>> {
+        backend.conv(&self.0, x)
     }
 }

@@ -1,15 +1,15 @@
 //! Convolutions over time.
 
 use super::context::Context;
-use crate::backend::{AdaIn, Backend, Conv1dShape, DType, Tensor};
+use crate::backend::{AdaIn, Conv1dShape, DType, Tensor, TimeConvolutions};
 use crate::error::{ModelError, Result};
 use crate::weights::Rows;
 
 /// A convolution over time.
 #[derive(Debug)]
-pub(crate) struct Conv1d<B: Backend>(B::Conv1d);
+pub(crate) struct Conv1d<B: TimeConvolutions>(B::Conv1d);
 
-impl<B: Backend> Conv1d<B> {
+impl<B: TimeConvolutions> Conv1d<B> {
     /// Reads the weights, `[outputs, inputs, kernel]`; `bias` is `[outputs]`.
     pub fn read(backend: &B, weight: &Rows<'_>, shape: Conv1dShape, bias: Option<&[f32]>) -> Result<Self> {
         Ok(Self(backend.read_conv1d(weight, shape, bias)?))
@@ -57,12 +57,12 @@ impl ConvTranspose1dShape {
 /// stride depend on the same inputs, so they are the channels of an ordinary convolution, whose taps are in reverse
 /// order.
 #[derive(Debug)]
-pub(crate) struct ConvTranspose1d<B: Backend> {
+pub(crate) struct ConvTranspose1d<B: TimeConvolutions> {
     shape: ConvTranspose1dShape,
     conv: Conv1d<B>,
 }
 
-impl<B: Backend> ConvTranspose1d<B> {
+impl<B: TimeConvolutions> ConvTranspose1d<B> {
     /// `weight` is `[inputs, outputs, kernel]`, `bias` is `[outputs]`. The weights are rounded to `precision`.
     pub fn new(
         backend: &B,
@@ -108,7 +108,7 @@ impl<B: Backend> ConvTranspose1d<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Cpu;
+    use crate::backend::{Backend, Cpu};
 
     #[test]
     fn a_transposed_convolution_scatters_each_input() {

@@ -4,6 +4,7 @@
 //! An adapter applies to all rows of a computation (an image), or to some of them (the tokens of sequences in a batch).
 
 use std::collections::HashMap;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -32,7 +33,13 @@ pub struct LoraDelta<B: Backend> {
 #[derive(Debug)]
 pub(crate) enum DownProjection<B: Backend> {
     Linear(B::Linear),
-    Conv(B::Conv),
+    /// A convolution. Its type is erased, because devices without convolutions have adapters, too.
+    Conv(Box<dyn Projection<B>>),
+}
+
+/// A projection that is not a matrix.
+pub(crate) trait Projection<B: Backend>: fmt::Debug + Send + Sync {
+    fn project(&self, backend: &B, x: &Tensor<B>) -> Result<Tensor<B>>;
 }
 
 /// The adapters of a computation.
@@ -159,7 +166,7 @@ impl<B: Backend> LoraDelta<B> {
                 let [low_rank] = backend.linears([down], x)?;
                 low_rank
             }
-            DownProjection::Conv(down) => backend.conv(down, x)?,
+            DownProjection::Conv(down) => down.project(backend, x)?,
         };
         backend.multiply(&mut low_rank, scale)?;
         let (rows, chunk) = (low_rank.rows(), B::LORA_ROWS);

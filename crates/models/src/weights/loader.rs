@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::loaded_matrix::LoadedMatrix;
 use super::{Role, Rows, Weights, flat};
-use crate::backend::{Backend, Conv1dShape, ConvShape, DType};
+use crate::backend::{Backend, Conv1dShape, ConvShape, Convolutions, DType, TimeConvolutions};
 use crate::error::{ModelError, Result};
 use crate::nn::{Conv, Conv1d, ConvTranspose1d, ConvTranspose1dShape, EmbeddingTable, Linear};
 
@@ -163,48 +163,6 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(linear)
     }
 
-    /// Loads a convolution and its optional bias.
-    pub fn conv(&self, stem: &str, window: ConvShape) -> Result<Conv<B>> {
-        let ConvShape { inputs, outputs, kernel: [height, width], .. } = window;
-        let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
-        let expected = [outputs, inputs, height, width];
-        self.check_shape(&name, &shape, shape == expected, &expected)?;
-        let (rows, _) = flat(&shape);
-        let mut weight = self.read_rows(&name, 0, rows)?;
-        if let Some(dtype) = self.precision {
-            weight = weight.rounded(dtype);
-        }
-        let bias = self.optional_vector(stem, Role::Bias, outputs)?;
-        let conv = Conv::read(&self.backend, &weight, window, bias.as_deref())?;
-        let (stem, columns, dtype) = (stem.to_owned(), inputs * height * width, weight.dtype);
-        let (rows, window, id) = (0..outputs, Some(window), conv.id());
-        let matrix = LoadedMatrix { stem, rows, total: outputs, columns, dtype, window, id };
-        self.matrices.borrow_mut().push(matrix);
-        Ok(conv)
-    }
-
-    /// Loads a convolution over time and its optional bias. Its weights may also have the shape of images that are one pixel wide.
-    pub fn conv1d(&self, stem: &str, shape: Conv1dShape) -> Result<Conv1d<B>> {
-        let Conv1dShape { inputs, outputs, kernel, .. } = shape;
-        let (name, found) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
-        let expected = [outputs, inputs, kernel];
-        self.check_shape(&name, &found, found == expected || found == [outputs, inputs, kernel, 1], &expected)?;
-        let mut weight = self.read_rows(&name, 0, flat(&found).0)?;
-        if let Some(dtype) = self.precision {
-            weight = weight.rounded(dtype);
-        }
-        let bias = self.optional_vector(stem, Role::Bias, outputs)?;
-        Conv1d::read(&self.backend, &weight, shape, bias.as_deref())
-    }
-
-    /// Loads a transposed convolution over time and its bias.
-    pub fn conv_transpose1d(&self, stem: &str, shape: ConvTranspose1dShape) -> Result<ConvTranspose1d<B>> {
-        let ConvTranspose1dShape { inputs, outputs, kernel, .. } = shape;
-        let weight = self.values(stem, &[inputs, outputs, kernel])?;
-        let bias = self.bias(stem, outputs)?;
-        ConvTranspose1d::new(&self.backend, shape, &weight, &bias, self.precision)
-    }
-
     /// The elements of a weight, which must be finite.
     pub fn values(&self, stem: &str, expected: &[usize]) -> Result<Vec<f32>> {
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
@@ -278,5 +236,51 @@ impl<'a, B: Backend> Loader<'a, B> {
                 rest.len() + 1
             ))),
         }
+    }
+}
+
+impl<B: Convolutions> Loader<'_, B> {
+    /// Loads a convolution and its optional bias.
+    pub fn conv(&self, stem: &str, window: ConvShape) -> Result<Conv<B>> {
+        let ConvShape { inputs, outputs, kernel: [height, width], .. } = window;
+        let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        let expected = [outputs, inputs, height, width];
+        self.check_shape(&name, &shape, shape == expected, &expected)?;
+        let (rows, _) = flat(&shape);
+        let mut weight = self.read_rows(&name, 0, rows)?;
+        if let Some(dtype) = self.precision {
+            weight = weight.rounded(dtype);
+        }
+        let bias = self.optional_vector(stem, Role::Bias, outputs)?;
+        let conv = Conv::read(&self.backend, &weight, window, bias.as_deref())?;
+        let (stem, columns, dtype) = (stem.to_owned(), inputs * height * width, weight.dtype);
+        let (rows, window, id) = (0..outputs, Some(window), conv.id());
+        let matrix = LoadedMatrix { stem, rows, total: outputs, columns, dtype, window, id };
+        self.matrices.borrow_mut().push(matrix);
+        Ok(conv)
+    }
+}
+
+impl<B: TimeConvolutions> Loader<'_, B> {
+    /// Loads a convolution over time and its optional bias. Its weights may also have the shape of images that are one pixel wide.
+    pub fn conv1d(&self, stem: &str, shape: Conv1dShape) -> Result<Conv1d<B>> {
+        let Conv1dShape { inputs, outputs, kernel, .. } = shape;
+        let (name, found) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        let expected = [outputs, inputs, kernel];
+        self.check_shape(&name, &found, found == expected || found == [outputs, inputs, kernel, 1], &expected)?;
+        let mut weight = self.read_rows(&name, 0, flat(&found).0)?;
+        if let Some(dtype) = self.precision {
+            weight = weight.rounded(dtype);
+        }
+        let bias = self.optional_vector(stem, Role::Bias, outputs)?;
+        Conv1d::read(&self.backend, &weight, shape, bias.as_deref())
+    }
+
+    /// Loads a transposed convolution over time and its bias.
+    pub fn conv_transpose1d(&self, stem: &str, shape: ConvTranspose1dShape) -> Result<ConvTranspose1d<B>> {
+        let ConvTranspose1dShape { inputs, outputs, kernel, .. } = shape;
+        let weight = self.values(stem, &[inputs, outputs, kernel])?;
+        let bias = self.bias(stem, outputs)?;
+        ConvTranspose1d::new(&self.backend, shape, &weight, &bias, self.precision)
     }
 }

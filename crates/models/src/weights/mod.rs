@@ -9,7 +9,7 @@ mod loader;
 mod safetensors;
 mod tensor_rows;
 
-use super::backend::{Backend, ConvShape, DType};
+use super::backend::{Backend, Conv1dShape, ConvShape, Convolutions, DType, TimeConvolutions};
 use super::decoder_config::DecoderConfig;
 use crate::error::ModelError;
 pub(super) use loaded_matrix::LoadedMatrix;
@@ -59,12 +59,40 @@ pub struct Footprint {
 }
 
 impl Footprint {
+    /// The footprint of a network without convolutions.
     pub fn new<B: Backend>(source: &dyn Weights, backend: &B) -> Self {
-        Self::with_precision(source, backend, None)
+        Self::sum(source, None, |dtype, shape| tensor_bytes(backend, dtype, shape))
     }
 
-    /// The footprint if float matrices are rounded to `precision`.
-    pub fn with_precision<B: Backend>(source: &dyn Weights, backend: &B, precision: Option<DType>) -> Self {
+    /// The footprint of a network with convolutions over images, if float matrices are rounded to `precision`.
+    pub fn with_convolutions<B: Convolutions>(source: &dyn Weights, backend: &B, precision: Option<DType>) -> Self {
+        Self::sum(source, precision, |dtype, shape| match *shape {
+            [outputs, inputs, height, width] => {
+                let window = ConvShape { inputs, outputs, kernel: [height, width], stride: 1, padding: [0; 2] };
+                [backend.conv_bytes(dtype, &window), outputs * inputs * height * width * dtype.block_bytes()]
+            }
+            _ => tensor_bytes(backend, dtype, shape),
+        })
+    }
+
+    /// The footprint of a network with convolutions over time, if float matrices are rounded to `precision`.
+    pub fn with_time_convolutions<B: TimeConvolutions>(
+        source: &dyn Weights,
+        backend: &B,
+        precision: Option<DType>,
+    ) -> Self {
+        Self::sum(source, precision, |dtype, shape| match *shape {
+            [outputs, inputs, kernel] | [outputs, inputs, kernel, 1] => {
+                let shape = Conv1dShape { inputs, outputs, kernel, stride: 1, dilation: 1, padding: [0; 2] };
+                [backend.conv1d_bytes(dtype, &shape), outputs * inputs * kernel * dtype.block_bytes()]
+            }
+            _ => tensor_bytes(backend, dtype, shape),
+        })
+    }
+
+    /// `bytes`: those of a loaded tensor of a type and a shape, and those of reading it. The weights of a convolution are read
+    /// at once.
+    fn sum(source: &dyn Weights, precision: Option<DType>, bytes: impl Fn(DType, &[usize]) -> [usize; 2]) -> Self {
         let mut footprint = Self::default();
         for name in source.names() {
             let (Some(shape), Some(dtype)) = (source.shape(&name), source.dtype(&name)) else { continue };
@@ -72,24 +100,24 @@ impl Footprint {
                 Some(rounded) if shape.len() > 1 && Rows::can_round_to(dtype, rounded, flat(&shape).1) => rounded,
                 _ => dtype,
             };
-            let (weights, loading) = match shape.as_slice() {
-                // Vectors become f32.
-                [size] => (size * size_of::<f32>(), size * dtype.block_bytes()),
-                // The weights of a convolution are read at once.
-                &[outputs, inputs, height, width] => {
-                    let window = ConvShape { inputs, outputs, kernel: [height, width], stride: 1, padding: [0; 2] };
-                    (backend.conv_bytes(dtype, &window), outputs * inputs * height * width * dtype.block_bytes())
-                }
-                // Experts are read and packed one by one.
-                [outer @ .., rows, columns] => {
-                    let packed = outer.iter().product::<usize>() * backend.linear_bytes(dtype, *rows, *columns);
-                    (packed, backend.loading_bytes(dtype, *rows, *columns))
-                }
-                [] => continue,
-            };
+            let [weights, loading] = bytes(dtype, &shape);
             footprint.weights += weights as u64;
             footprint.loading = footprint.loading.max(loading as u64);
         }
         footprint
+    }
+}
+
+/// The bytes of a vector or of matrices, and of reading it.
+fn tensor_bytes<B: Backend>(backend: &B, dtype: DType, shape: &[usize]) -> [usize; 2] {
+    match shape {
+        // Vectors become f32.
+        [size] => [size * size_of::<f32>(), size * dtype.block_bytes()],
+        // Experts are read and packed one by one.
+        [outer @ .., rows, columns] => {
+            let packed = outer.iter().product::<usize>() * backend.linear_bytes(dtype, *rows, *columns);
+            [packed, backend.loading_bytes(dtype, *rows, *columns)]
+        }
+        [] => [0; 2],
     }
 }

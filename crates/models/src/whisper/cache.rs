@@ -1,14 +1,14 @@
 //! The keys and values of windows that are being transcribed.
 
 use super::config::WhisperConfig;
-use crate::backend::Backend;
+use crate::backend::PagedAttention;
 use crate::error::{ModelError, Result};
 use crate::kv::{BlockId, KvArena, KvShape, KvType, SequenceSlice, blocks_for};
 
 /// Memory for several windows at once, each in a slot: keys and values of the decoder's tokens, and of the window's hidden
 /// states. A slot can be encoded again at any time, which replaces its contents.
 #[derive(Debug)]
-pub struct WhisperCache<B: Backend> {
+pub struct WhisperCache<B: PagedAttention> {
     /// `slots` times the blocks of a whole context.
     pub(super) tokens: B::KvArena,
     /// `slots` times the blocks of a window.
@@ -38,7 +38,7 @@ pub(super) fn cache_bytes(config: &WhisperConfig, slots: usize, kv_type: KvType)
     blocks as u64 * shape(config, kv_type).block_bytes()
 }
 
-impl<B: Backend> WhisperCache<B> {
+impl<B: PagedAttention> WhisperCache<B> {
     pub(super) fn new(config: &WhisperConfig, backend: &B, slots: usize, kv_type: KvType) -> Result<Self> {
         let arena = |positions: usize| {
             let mut arena = backend.new_kv_arena(shape(config, kv_type));

@@ -3,7 +3,7 @@
 use super::attention::{Attention, EPSILON, ResidualStream, attention_shape, load_mlp};
 use super::cache::WhisperCache;
 use super::config::WhisperConfig;
-use crate::backend::{AttentionShape, Backend, Norm, Tensor};
+use crate::backend::{AttentionShape, Norm, PagedAttention, Tensor};
 use crate::error::{ModelError, Result};
 use crate::nn::{Context, EmbeddingTable, Linear, Mlp};
 use crate::weights::Loader;
@@ -22,7 +22,7 @@ pub struct DecodeInput<'a> {
 
 /// The decoder's weights.
 #[derive(Debug)]
-pub(super) struct TextDecoder<B: Backend> {
+pub(super) struct TextDecoder<B: PagedAttention> {
     /// `[vocabulary, width]`; also the output projection.
     token_embd: Linear<B>,
     positions: EmbeddingTable,
@@ -33,7 +33,7 @@ pub(super) struct TextDecoder<B: Backend> {
 }
 
 #[derive(Debug)]
-struct DecoderLayer<B: Backend> {
+struct DecoderLayer<B: PagedAttention> {
     attn_norm: Norm<B>,
     attn: Attention<B>,
     cross_attn_norm: Norm<B>,
@@ -43,12 +43,12 @@ struct DecoderLayer<B: Backend> {
 }
 
 /// The inputs that all layers of a step share.
-struct Step<B: Backend> {
+struct Step<B: PagedAttention> {
     tokens: B::Batch,
     audio: B::Batch,
 }
 
-impl<B: Backend> TextDecoder<B> {
+impl<B: PagedAttention> TextDecoder<B> {
     pub fn load(loader: &Loader<'_, B>, config: &WhisperConfig) -> Result<Self> {
         let WhisperConfig { width, context, vocabulary, decoder_inner: inner, decoder_heads: heads, .. } = *config;
         let layer = |index: usize| {
@@ -198,7 +198,7 @@ impl<B: Backend> TextDecoder<B> {
     }
 }
 
-impl<B: Backend> DecoderLayer<B> {
+impl<B: PagedAttention> DecoderLayer<B> {
     /// Computes self-attention, and returns the queries of cross-attention. `layer` is the layer's index, and the shape of
     /// its attention.
     fn attend_to_text(

@@ -3,7 +3,7 @@
 use super::attention::{Attention, EPSILON, ResidualStream, load_mlp};
 use super::config::WhisperConfig;
 use super::log_mel::LogMelSpectrogram;
-use crate::backend::{Activation, Backend, Conv1dShape, Norm, Tensor};
+use crate::backend::{Activation, Backend, Conv1dShape, Norm, Tensor, TimeConvolutions};
 use crate::error::{ModelError, Result};
 use crate::nn::{Context, Conv1d, Linear, Mlp};
 use crate::weights::Loader;
@@ -13,7 +13,7 @@ const KERNEL: usize = 3;
 
 /// The encoder's weights.
 #[derive(Debug)]
-pub(super) struct AudioEncoder<B: Backend> {
+pub(super) struct AudioEncoder<B: TimeConvolutions> {
     conv1: Conv1d<B>,
     conv2: Conv1d<B>,
     /// `[1, audio_positions, 1, width]`
@@ -31,7 +31,7 @@ struct EncoderLayer<B: Backend> {
     mlp: Mlp<B>,
 }
 
-impl<B: Backend> AudioEncoder<B> {
+impl<B: TimeConvolutions> AudioEncoder<B> {
     pub fn load(loader: &Loader<'_, B>, config: &WhisperConfig) -> Result<Self> {
         let WhisperConfig { width, mels, encoder_inner: inner, encoder_heads: heads, .. } = *config;
         let conv = |stem: &str, inputs, stride| {

@@ -2,17 +2,17 @@
 
 use super::attention::attention_shape;
 use super::config::WhisperConfig;
-use crate::backend::{Backend, DType};
+use crate::backend::{DType, PagedAttention, TimeConvolutions};
 use crate::weights::{Footprint, Weights};
 
 /// The memory that the weights need.
-pub(super) fn footprint<B: Backend>(
+pub(super) fn footprint<B: TimeConvolutions>(
     source: &dyn Weights,
     config: &WhisperConfig,
     precision: Option<DType>,
     backend: &B,
 ) -> Footprint {
-    let mut footprint = Footprint::with_precision(source, backend, precision);
+    let mut footprint = Footprint::with_time_convolutions(source, backend, precision);
     // Positions are not rounded, and those of the encoder are floats.
     let positions = (config.audio_positions + config.context) * config.width;
     footprint.weights += (size_of::<f32>() * positions) as u64;
@@ -20,7 +20,7 @@ pub(super) fn footprint<B: Backend>(
 }
 
 /// An upper bound of the temporary bytes of encoding `windows` windows.
-pub(super) fn encode_bytes<B: Backend>(config: &WhisperConfig, backend: &B, windows: usize) -> u64 {
+pub(super) fn encode_bytes<B: PagedAttention>(config: &WhisperConfig, backend: &B, windows: usize) -> u64 {
     let WhisperConfig { width, encoder_inner: inner, audio_positions, encoder_heads: heads, mels, .. } = *config;
     let rows = windows * (audio_positions + 1);
     // The spectrogram and the outputs of the convolutions, which have two frames for each position; later the residual
@@ -35,7 +35,12 @@ pub(super) fn encode_bytes<B: Backend>(config: &WhisperConfig, backend: &B, wind
 }
 
 /// An upper bound of the temporary bytes of decoding `tokens` tokens, of which `logits` have logits.
-pub(super) fn decode_bytes<B: Backend>(config: &WhisperConfig, backend: &B, tokens: usize, logits: usize) -> u64 {
+pub(super) fn decode_bytes<B: PagedAttention>(
+    config: &WhisperConfig,
+    backend: &B,
+    tokens: usize,
+    logits: usize,
+) -> u64 {
     let WhisperConfig { width, decoder_inner: inner, decoder_heads: heads, vocabulary, audio_positions, .. } = *config;
     let floats = tokens * (8 * width + 2 * width.max(inner)) + logits * (vocabulary + 3 * width);
     let attention = backend.kv_attention_bytes(&attention_shape(width, heads, false), tokens, audio_positions);

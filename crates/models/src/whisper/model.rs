@@ -6,7 +6,7 @@ use super::decoder::{DecodeInput, TextDecoder};
 use super::encoder::AudioEncoder;
 use super::log_mel::LogMelSpectrogram;
 use super::memory;
-use crate::backend::{Backend, DType};
+use crate::backend::{DType, PagedAttention, TimeConvolutions};
 use crate::error::{ModelError, Result};
 use crate::kv::KvType;
 use crate::nn::Context;
@@ -14,13 +14,13 @@ use crate::weights::{Footprint, Loader, Weights};
 
 /// A loaded Whisper model, shared by all windows.
 #[derive(Debug)]
-pub struct WhisperModel<B: Backend> {
+pub struct WhisperModel<B: PagedAttention + TimeConvolutions> {
     config: WhisperConfig,
     encoder: AudioEncoder<B>,
     decoder: TextDecoder<B>,
 }
 
-impl<B: Backend> WhisperModel<B> {
+impl<B: PagedAttention + TimeConvolutions> WhisperModel<B> {
     /// Reads the weights, with projections and token embeddings rounded to `precision`.
     ///
     /// # Errors

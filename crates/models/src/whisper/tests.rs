@@ -14,7 +14,7 @@ use super::ggml::GgmlFile;
 use super::log_mel::{LogMel, LogMelSpectrogram};
 use super::model::WhisperModel;
 use super::weights::WhisperWeights;
-use crate::backend::{Backend, Candle, Cpu, DType, Pause, RequestOptions};
+use crate::backend::{Backend, Candle, Cpu, DType, PagedAttention, Pause, RequestOptions, TimeConvolutions};
 use crate::devices::under_test;
 use crate::error::ModelError;
 use crate::kv::KvType;
@@ -91,7 +91,7 @@ fn spectrograms(expected: &Expected, config: &WhisperConfig) -> Vec<LogMelSpectr
 }
 
 /// A model with two encoded windows, in the slots 2 and 1 of three.
-struct Session<B: Backend> {
+struct Session<B: PagedAttention + TimeConvolutions> {
     backend: B,
     model: WhisperModel<B>,
     cache: WhisperCache<B>,
@@ -99,7 +99,7 @@ struct Session<B: Backend> {
 
 const SLOTS: [usize; 2] = [2, 1];
 
-impl<B: Backend> Session<B> {
+impl<B: PagedAttention + TimeConvolutions> Session<B> {
     fn new(backend: B, weights: &dyn Weights, config: WhisperConfig, kv_type: KvType) -> Self {
         let model = WhisperModel::load(weights, config, None, &backend).unwrap();
         let mut cache = model.new_cache(&backend, 3, kv_type).unwrap();
@@ -134,7 +134,7 @@ impl<B: Backend> Session<B> {
     }
 }
 
-fn check_against_transformers<B: Backend>(backend: B) {
+fn check_against_transformers<B: PagedAttention + TimeConvolutions>(backend: B) {
     let expected = Expected::read();
     let (folder, config) = folder();
     let mut session = Session::new(backend, &WhisperWeights::from_folder(&folder), config, KvType::F32);
@@ -177,7 +177,7 @@ fn whisper_matches_transformers_on_candle() {
     check_against_transformers(candle());
 }
 
-fn check_f16_cache<B: Backend>(backend: B) {
+fn check_f16_cache<B: PagedAttention + TimeConvolutions>(backend: B) {
     let expected = Expected::read();
     let (folder, config) = folder();
     let mut session = Session::new(backend, &WhisperWeights::from_folder(&folder), config, KvType::F16);
@@ -212,7 +212,12 @@ fn ggml_files_have_the_same_network() {
 }
 
 /// Quantised weights round activations, too, so that results are only near.
-fn check_quantised<B: Backend>(backend: B, weights: &dyn Weights, config: WhisperConfig, kind: &str) {
+fn check_quantised<B: PagedAttention + TimeConvolutions>(
+    backend: B,
+    weights: &dyn Weights,
+    config: WhisperConfig,
+    kind: &str,
+) {
     let expected = Expected::read();
     let tokens = WINDOWS.map(|window| expected.tokens(&format!("tokens.{window}")));
     let mut session = Session::new(backend, weights, config, KvType::F16);

@@ -55,7 +55,7 @@ pub fn over_kv_arena(
         return Err(ModelError::Compute(format!("queries of {:?} do not fit {shape:?}", q.shape())));
     }
     if q.is_empty() {
-        return super::layout::copy(q);
+        return candle.copy(q);
     }
     arena.check(batch.blocks())?;
     let [keys, values] = arena.layer(layer, batch.block_end())?;

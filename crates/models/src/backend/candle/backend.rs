@@ -5,37 +5,23 @@ use std::ops::Range;
 use candle_core::{DType as ArrayType, Tensor as Array};
 
 use super::device::{self, Candle};
-use super::kv_arena::CandleKvArena;
-use super::kv_batch::CandleBatch;
 use super::thread_binding::ThreadBinding;
-use super::weights::{self, CandleConv, CandleConv1d, CandleLinear};
-use super::{attention, attention_weights, conv1d, convolution, elementwise, experts, layout, norms, products, rope};
+use super::weights::{self, CandleLinear};
+use super::{attention, conv1d, elementwise, experts, layout, norms, products, rope};
 use crate::backend::checks;
 use crate::backend::interface::{
-    AdaIn, Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Norm, RequestOptions, RoutedTokens, Tensor,
+    Angles, Backend, FeedForward, LowRankUpdate, Norm, RequestOptions, RoutedTokens, Tensor,
 };
 use crate::backend::routing::Routing;
-use crate::backend::types::{Activation, AttentionShape, Conv1dShape, ConvShape, DType, Pool, RopeLayout};
-use crate::error::{ModelError, Result};
-use crate::kv::{KvShape, SequenceSlice};
+use crate::backend::types::{Activation, DType, Pool, RopeLayout};
+use crate::error::Result;
 use crate::weights::Rows;
 
 impl Backend for Candle {
     type Data = Array;
     type Vector = Array;
     type Linear = CandleLinear;
-    type Conv = CandleConv;
-    type Conv1d = CandleConv1d;
-    type KvArena = CandleKvArena;
-    type Batch = CandleBatch;
     type ThreadBinding = ThreadBinding;
-
-    const LORA_ROWS: usize = usize::MAX;
-    const RELEASES_KV_BLOCKS: bool = false;
-
-    fn for_loading(&self) -> Self {
-        self.clone()
-    }
 
     fn for_request(&self, options: RequestOptions) -> Self {
         self.with_request(options)
@@ -53,21 +39,8 @@ impl Backend for Candle {
         self.host().pool()
     }
 
-    /// Not measured.
-    fn peak_bytes(&self) -> usize {
-        0
-    }
-
     fn read_linear(&self, weight: &Rows<'_>, bias: Option<&[f32]>, embedding: bool) -> Result<CandleLinear> {
         weights::read_linear(self.device(), weight, bias, embedding)
-    }
-
-    fn read_conv(&self, weight: &Rows<'_>, shape: ConvShape, bias: Option<&[f32]>) -> Result<CandleConv> {
-        weights::read_conv(self.device(), weight, shape, bias)
-    }
-
-    fn read_conv1d(&self, weight: &Rows<'_>, shape: Conv1dShape, bias: Option<&[f32]>) -> Result<CandleConv1d> {
-        weights::read_conv1d(self.device(), weight, shape, bias)
     }
 
     fn vector(&self, values: Vec<f32>) -> Result<Array> {
@@ -83,14 +56,6 @@ impl Backend for Candle {
         weights::loading_bytes(self.device(), dtype, rows, columns)
     }
 
-    fn conv_bytes(&self, dtype: DType, shape: &ConvShape) -> usize {
-        weights::conv_bytes(self.device(), dtype, shape)
-    }
-
-    fn conv1d_bytes(&self, dtype: DType, shape: &Conv1dShape) -> usize {
-        weights::conv1d_bytes(self.device(), dtype, shape)
-    }
-
     fn upload(&self, shape: [usize; 4], fill: &mut dyn FnMut(&mut [f32]) -> Result<()>) -> Result<Tensor<Self>> {
         let len = shape.iter().product();
         let mut values = vec![0.; len];
@@ -102,19 +67,9 @@ impl Backend for Candle {
         device::tensor(shape, &Array::zeros(shape.iter().product::<usize>(), ArrayType::F32, self.device())?)
     }
 
-    fn copy(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        layout::copy(x)
-    }
-
     fn to_vec(&self, x: &Tensor<Self>) -> Result<Vec<f32>> {
         layout::to_vec(x)
     }
-
-    fn download(&self, x: Tensor<Self>) -> Result<Vec<f32>> {
-        layout::to_vec(&x)
-    }
-
-    fn recycle(&self, _: Vec<f32>) {}
 
     fn rows(&self, x: &Tensor<Self>, rows: Range<usize>) -> Result<Tensor<Self>> {
         layout::rows(x, rows)
@@ -177,34 +132,8 @@ impl Backend for Candle {
         products::feed_forward(self, &mlp, x)
     }
 
-    fn conv(&self, conv: &CandleConv, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        convolution::forward(self, conv, x)
-    }
-
-    fn conv1d(&self, conv: &CandleConv1d, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        conv1d::forward(self, conv, x)
-    }
-
     fn norm(&self, norm: &Norm<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         norms::norm(self, norm, x)
-    }
-
-    fn add_norm(&self, norm: &Norm<Self>, x: &mut Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
-        norms::add_norm(self, norm, x, y)
-    }
-
-    fn group_norm(
-        &self,
-        norm: &GroupNorm<Self>,
-        x: &Tensor<Self>,
-        shift: Option<&Tensor<Self>>,
-        silu: bool,
-    ) -> Result<Tensor<Self>> {
-        norms::group_norm(self, norm, x, shift, silu)
-    }
-
-    fn adain(&self, norm: &AdaIn<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        conv1d::adain(self, norm, x)
     }
 
     fn modulate(&self, x: &mut Tensor<Self>, vectors: &Tensor<Self>, indices: [usize; 2]) -> Result<()> {
@@ -285,62 +214,5 @@ impl Backend for Candle {
 
     fn biased_attention(&self, qkv: [&Tensor<Self>; 3], heads: usize, bias: &Tensor<Self>) -> Result<Tensor<Self>> {
         attention::biased_attention(self, qkv, heads, bias)
-    }
-
-    fn new_kv_arena(&self, shape: KvShape) -> CandleKvArena {
-        CandleKvArena::new(self.device(), shape)
-    }
-
-    fn batch(&self, sequences: Vec<SequenceSlice>) -> Result<CandleBatch> {
-        CandleBatch::new(sequences)
-    }
-
-    fn write_kv(
-        &self,
-        arena: &mut CandleKvArena,
-        layer: usize,
-        batch: &CandleBatch,
-        [k, v]: [&Tensor<Self>; 2],
-    ) -> Result<()> {
-        let row_len = arena.row_len();
-        for x in [k, v] {
-            if x.channels != row_len || x.rows() != batch.tokens() {
-                return Err(ModelError::Compute(format!(
-                    "keys of {:?} do not fit {} tokens of {row_len} elements",
-                    x.shape(),
-                    batch.tokens()
-                )));
-            }
-        }
-        arena.check(batch.writes().blocks())?;
-        let writes = batch.device_writes(self, row_len)?;
-        arena.write(layer, &writes, &k.data, &v.data)
-    }
-
-    fn kv_attention(
-        &self,
-        arena: &CandleKvArena,
-        layer: usize,
-        batch: &CandleBatch,
-        shape: &AttentionShape,
-        q: &Tensor<Self>,
-    ) -> Result<Tensor<Self>> {
-        attention::over_kv_arena(self, (arena, layer), batch, shape, q)
-    }
-
-    fn kv_attention_weights(
-        &self,
-        arena: &CandleKvArena,
-        layer: usize,
-        batch: &CandleBatch,
-        shape: &AttentionShape,
-        q: &Tensor<Self>,
-        heads: &[usize],
-    ) -> Result<Vec<f32>> {
-        attention_weights::over_kv_arena(self, (arena, layer), batch, shape, q, heads)
-    }
-
-    fn kv_attention_bytes(&self, shape: &AttentionShape, tokens: usize, positions: usize) -> usize {
-        attention::bytes(self.max_elements(), shape, tokens, positions)
     }
 }

@@ -9,10 +9,6 @@ use crate::backend::checks;
 use crate::backend::interface::{Backend, Tensor};
 use crate::error::{ModelError, Result};
 
-pub fn copy(x: &Tensor<Candle>) -> Result<Tensor<Candle>> {
-    tensor(x.shape(), &x.data.force_contiguous()?)
-}
-
 pub fn to_vec(x: &Tensor<Candle>) -> Result<Vec<f32>> {
     Ok(x.data.flatten_all()?.to_vec1()?)
 }

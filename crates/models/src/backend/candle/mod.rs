@@ -25,6 +25,7 @@ mod kv_plan;
 mod kv_writes;
 mod layout;
 mod norms;
+mod paged_attention;
 mod products;
 mod rope;
 #[cfg(test)]

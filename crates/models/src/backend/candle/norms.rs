@@ -6,7 +6,8 @@ use candle_nn::ops;
 use super::device::{Candle, tensor_like};
 use super::host;
 use crate::backend::checks;
-use crate::backend::interface::{Backend, GroupNorm, Norm, Tensor};
+use crate::backend::convolutions::GroupNorm;
+use crate::backend::interface::{Backend, Norm, Tensor};
 use crate::backend::types::NormKind;
 use crate::error::Result;
 
@@ -47,18 +48,6 @@ pub fn norm(candle: &Candle, norm: &Norm<Candle>, x: &Tensor<Candle>) -> Result<
     let y = tensor_like(x, x.channels, &y)?;
     candle.pause()?;
     Ok(y)
-}
-
-/// `x += y; norm(x)`
-pub fn add_norm(
-    candle: &Candle,
-    norm: &Norm<Candle>,
-    x: &mut Tensor<Candle>,
-    y: &Tensor<Candle>,
-) -> Result<Tensor<Candle>> {
-    checks::lengths(x, y)?;
-    x.data = (&x.data + y.data.reshape(x.data.shape())?)?;
-    self::norm(candle, norm, x)
 }
 
 /// `norm(x + shift)`, followed by SiLU if `silu` is set. Uses two passes for mean and variance. The mean and the shift

@@ -4,22 +4,19 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::bf16;
-use outpost_kernels::{self as kernels, Conv1d, Conv2d};
+use outpost_kernels as kernels;
 
-use super::attention::{self, KvBatch};
-use super::attention_weights;
+use super::attention;
 use super::buffers::{Buffer, BufferPool};
 use super::device::Cpu;
-use super::kv_arena::CpuKvArena;
-use super::{conv1d, convolution, elementwise, layout, modulation, norms, products};
+use super::{elementwise, layout, modulation, norms, products};
 use crate::backend::checks;
 use crate::backend::interface::{
-    AdaIn, Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Matrix, Norm, RequestOptions, RoutedTokens, Tensor,
+    Angles, Backend, FeedForward, LowRankUpdate, Matrix, Norm, RequestOptions, RoutedTokens, Tensor,
 };
 use crate::backend::routing::Routing;
-use crate::backend::types::{Activation, AttentionShape, Conv1dShape, ConvShape, DType, Pool, RopeLayout};
+use crate::backend::types::{Activation, DType, Pool, RopeLayout};
 use crate::error::Result;
-use crate::kv::{KvShape, SequenceSlice};
 use crate::weights::Rows;
 
 impl Matrix for kernels::Linear {
@@ -36,14 +33,9 @@ impl Backend for Cpu {
     type Data = Buffer;
     type Vector = Vec<f32>;
     type Linear = kernels::Linear;
-    type Conv = Conv2d;
-    type Conv1d = Conv1d;
-    type KvArena = CpuKvArena;
-    type Batch = KvBatch;
     type ThreadBinding = ();
 
     const LORA_ROWS: usize = 1024;
-    const RELEASES_KV_BLOCKS: bool = true;
 
     fn thread_binding(&self) {}
 
@@ -78,14 +70,6 @@ impl Backend for Cpu {
         products::read(&self.pool, weight, bias)
     }
 
-    fn read_conv(&self, weight: &Rows<'_>, shape: ConvShape, bias: Option<&[f32]>) -> Result<Conv2d> {
-        Ok(Conv2d::new(&self.pool, weight.dtype, shape, &weight.bytes()?, bias)?)
-    }
-
-    fn read_conv1d(&self, weight: &Rows<'_>, shape: Conv1dShape, bias: Option<&[f32]>) -> Result<Conv1d> {
-        Ok(Conv1d::new(&self.pool, weight.dtype, shape, &weight.bytes()?, bias)?)
-    }
-
     fn vector(&self, values: Vec<f32>) -> Result<Vec<f32>> {
         Ok(values)
     }
@@ -106,28 +90,10 @@ impl Backend for Cpu {
         kernels::Linear::packing_bytes(self.pool.threads(), dtype, rows, columns)
     }
 
-    fn conv_bytes(&self, dtype: DType, shape: &ConvShape) -> usize {
-        Conv2d::packed_bytes(dtype, shape)
-    }
-
-    fn conv1d_bytes(&self, dtype: DType, shape: &Conv1dShape) -> usize {
-        Conv1d::packed_bytes(dtype, shape)
-    }
-
     fn upload(&self, shape: [usize; 4], fill: &mut dyn FnMut(&mut [f32]) -> Result<()>) -> Result<Tensor<Self>> {
         let mut x = self.alloc(shape);
         fill(x.data_mut())?;
         Ok(x)
-    }
-
-    fn zeros(&self, shape: [usize; 4]) -> Result<Tensor<Self>> {
-        let mut x = self.alloc(shape);
-        x.data_mut().fill(0.);
-        Ok(x)
-    }
-
-    fn copy(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        self.tensor(x.data(), x.shape())
     }
 
     fn to_vec(&self, x: &Tensor<Self>) -> Result<Vec<f32>> {
@@ -198,50 +164,12 @@ impl Backend for Cpu {
         products::feed_forward(self, mlp, x)
     }
 
-    fn conv(&self, conv: &Conv2d, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        convolution::forward(self, conv, x, None)
-    }
-
-    fn conv1d(&self, conv: &Conv1d, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        conv1d::forward(self, conv, x)
-    }
-
     fn norm(&self, norm: &Norm<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         norms::forward(self, norm, x)
     }
 
     fn add_norm(&self, norm: &Norm<Self>, x: &mut Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
         norms::add_forward(self, norm, x, y)
-    }
-
-    fn group_norm(
-        &self,
-        norm: &GroupNorm<Self>,
-        x: &Tensor<Self>,
-        shift: Option<&Tensor<Self>>,
-        silu: bool,
-    ) -> Result<Tensor<Self>> {
-        norms::group_norm(self, norm, x, shift, silu)
-    }
-
-    /// Does not materialise the normalised input.
-    fn norm_conv(
-        &self,
-        norm: &GroupNorm<Self>,
-        x: &Tensor<Self>,
-        shift: Option<&Tensor<Self>>,
-        conv: &Conv2d,
-    ) -> Result<Tensor<Self>> {
-        convolution::norm_conv(self, norm, x, shift, conv)
-    }
-
-    fn adain(&self, norm: &AdaIn<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        conv1d::adain(self, norm, x)
-    }
-
-    /// Does not materialise the input of the convolution.
-    fn adain_conv1d(&self, norm: &AdaIn<'_, Self>, x: &Tensor<Self>, conv: &Conv1d) -> Result<Tensor<Self>> {
-        conv1d::adain_forward(self, norm, x, conv)
     }
 
     fn modulate(&self, x: &mut Tensor<Self>, vectors: &Tensor<Self>, indices: [usize; 2]) -> Result<()> {
@@ -330,52 +258,5 @@ impl Backend for Cpu {
 
     fn biased_attention(&self, qkv: [&Tensor<Self>; 3], heads: usize, bias: &Tensor<Self>) -> Result<Tensor<Self>> {
         attention::biased_attention(self, qkv, heads, bias)
-    }
-
-    fn new_kv_arena(&self, shape: KvShape) -> CpuKvArena {
-        CpuKvArena::new(shape)
-    }
-
-    fn batch(&self, sequences: Vec<SequenceSlice>) -> Result<KvBatch> {
-        KvBatch::new(sequences)
-    }
-
-    fn write_kv(
-        &self,
-        arena: &mut CpuKvArena,
-        layer: usize,
-        batch: &KvBatch,
-        [k, v]: [&Tensor<Self>; 2],
-    ) -> Result<()> {
-        arena.write(&self.pool, layer, &batch.writes, k.data(), v.data())
-    }
-
-    fn kv_attention(
-        &self,
-        arena: &CpuKvArena,
-        layer: usize,
-        batch: &KvBatch,
-        shape: &AttentionShape,
-        q: &Tensor<Self>,
-    ) -> Result<Tensor<Self>> {
-        let out = attention::over_kv_arena(self, (arena, layer), batch, shape, q)?;
-        self.pause()?;
-        Ok(out)
-    }
-
-    fn kv_attention_weights(
-        &self,
-        arena: &CpuKvArena,
-        layer: usize,
-        batch: &KvBatch,
-        shape: &AttentionShape,
-        q: &Tensor<Self>,
-        heads: &[usize],
-    ) -> Result<Vec<f32>> {
-        attention_weights::over_kv_arena(self, (arena, layer), batch, shape, q, heads)
-    }
-
-    fn kv_attention_bytes(&self, shape: &AttentionShape, tokens: usize, positions: usize) -> usize {
-        kernels::attend_bytes(self.pool.threads(), shape, tokens, positions)
     }
 }

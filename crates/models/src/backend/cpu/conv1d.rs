@@ -5,8 +5,11 @@ use outpost_kernels::{self as kernels, Conv1d, ScaleShift, ScaledActivation};
 use super::device::{CHUNK_ELEMENTS, Cpu};
 use super::norms;
 use crate::backend::checks;
-use crate::backend::interface::{AdaIn, Backend, ChannelActivation, Tensor};
+use crate::backend::interface::{Backend, Tensor};
+use crate::backend::time_convolutions::{AdaIn, ChannelActivation, TimeConvolutions};
+use crate::backend::types::{Conv1dShape, DType};
 use crate::error::{ModelError, Result};
+use crate::weights::Rows;
 
 /// The scales and offsets of each text, and the activation.
 struct Activations<'a> {
@@ -37,16 +40,6 @@ impl<'a> Activations<'a> {
     }
 }
 
-pub fn forward(cpu: &Cpu, conv: &Conv1d, x: &Tensor<Cpu>) -> Result<Tensor<Cpu>> {
-    convolve(cpu, conv, x, std::iter::repeat_n(None, x.images))
-}
-
-/// `conv(activation(norm(x)))`
-pub fn adain_forward(cpu: &Cpu, norm: &AdaIn<'_, Cpu>, x: &Tensor<Cpu>, conv: &Conv1d) -> Result<Tensor<Cpu>> {
-    let activations = Activations::new(cpu, norm, x)?;
-    convolve(cpu, conv, x, activations.per_text().map(Some))
-}
-
 fn convolve<'a>(
     cpu: &Cpu,
     conv: &Conv1d,
@@ -66,16 +59,37 @@ fn convolve<'a>(
     Ok(out)
 }
 
-/// `activation(norm(x))`
-pub fn adain(cpu: &Cpu, norm: &AdaIn<'_, Cpu>, x: &Tensor<Cpu>) -> Result<Tensor<Cpu>> {
-    let activations = Activations::new(cpu, norm, x)?;
-    let mut out = cpu.alloc(x.shape());
-    let chunk = (CHUNK_ELEMENTS * cpu.pool.threads()).next_multiple_of(x.channels.max(1));
-    for ((x, out), activation) in x.per_image().zip(out.per_image_mut()).zip(activations.per_text()) {
-        for (x, out) in x.chunks(chunk).zip(out.chunks_mut(chunk)) {
-            activation.apply(&cpu.pool, x, out);
-            cpu.pause()?;
-        }
+impl TimeConvolutions for Cpu {
+    type Conv1d = Conv1d;
+
+    fn read_conv1d(&self, weight: &Rows<'_>, shape: Conv1dShape, bias: Option<&[f32]>) -> Result<Conv1d> {
+        Ok(Conv1d::new(&self.pool, weight.dtype, shape, &weight.bytes()?, bias)?)
     }
-    Ok(out)
+
+    fn conv1d_bytes(&self, dtype: DType, shape: &Conv1dShape) -> usize {
+        Conv1d::packed_bytes(dtype, shape)
+    }
+
+    fn conv1d(&self, conv: &Conv1d, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        convolve(self, conv, x, std::iter::repeat_n(None, x.images))
+    }
+
+    fn adain(&self, norm: &AdaIn<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let activations = Activations::new(self, norm, x)?;
+        let mut out = self.alloc(x.shape());
+        let chunk = (CHUNK_ELEMENTS * self.pool.threads()).next_multiple_of(x.channels.max(1));
+        for ((x, out), activation) in x.per_image().zip(out.per_image_mut()).zip(activations.per_text()) {
+            for (x, out) in x.chunks(chunk).zip(out.chunks_mut(chunk)) {
+                activation.apply(&self.pool, x, out);
+                self.pause()?;
+            }
+        }
+        Ok(out)
+    }
+
+    /// Does not materialise the input of the convolution.
+    fn adain_conv1d(&self, norm: &AdaIn<'_, Self>, x: &Tensor<Self>, conv: &Conv1d) -> Result<Tensor<Self>> {
+        let activations = Activations::new(self, norm, x)?;
+        convolve(self, conv, x, activations.per_text().map(Some))
+    }
 }

@@ -3,12 +3,15 @@
 use outpost_kernels::{Activation, Conv2d, ConvInput, FusedNorm};
 
 use super::device::Cpu;
-use super::norms::{factors, kernel};
-use crate::backend::interface::{Backend, GroupNorm, Tensor};
+use super::norms::{self, factors, kernel};
+use crate::backend::convolutions::{Convolutions, GroupNorm};
+use crate::backend::interface::{Backend, Tensor};
+use crate::backend::types::{ConvShape, DType};
 use crate::error::{ModelError, Result};
+use crate::weights::Rows;
 
 /// The convolution of `x`, or of its group norm.
-pub fn forward(cpu: &Cpu, conv: &Conv2d, x: &Tensor<Cpu>, norm: Option<FusedNorm<'_>>) -> Result<Tensor<Cpu>> {
+fn forward(cpu: &Cpu, conv: &Conv2d, x: &Tensor<Cpu>, norm: Option<FusedNorm<'_>>) -> Result<Tensor<Cpu>> {
     let shape = *conv.shape();
     let Some(size) = shape.output(x.size).filter(|_| x.channels == shape.inputs) else {
         return Err(ModelError::Compute(format!("{shape:?} does not take {} channels of {:?}", x.channels, x.size)));
@@ -31,15 +34,41 @@ pub fn forward(cpu: &Cpu, conv: &Conv2d, x: &Tensor<Cpu>, norm: Option<FusedNorm
     Ok(out)
 }
 
-/// `conv(silu(norm(x + shift)))`
-pub fn norm_conv(
-    cpu: &Cpu,
-    norm: &GroupNorm<Cpu>,
-    x: &Tensor<Cpu>,
-    shift: Option<&Tensor<Cpu>>,
-    conv: &Conv2d,
-) -> Result<Tensor<Cpu>> {
-    let activation = Some(Activation::Silu);
-    let factors = factors(cpu, &kernel(norm, activation), x, shift)?;
-    forward(cpu, conv, x, Some(FusedNorm { factors: &factors, activation }))
+impl Convolutions for Cpu {
+    type Conv = Conv2d;
+
+    fn read_conv(&self, weight: &Rows<'_>, shape: ConvShape, bias: Option<&[f32]>) -> Result<Conv2d> {
+        Ok(Conv2d::new(&self.pool, weight.dtype, shape, &weight.bytes()?, bias)?)
+    }
+
+    fn conv_bytes(&self, dtype: DType, shape: &ConvShape) -> usize {
+        Conv2d::packed_bytes(dtype, shape)
+    }
+
+    fn conv(&self, conv: &Conv2d, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        forward(self, conv, x, None)
+    }
+
+    fn group_norm(
+        &self,
+        norm: &GroupNorm<Self>,
+        x: &Tensor<Self>,
+        shift: Option<&Tensor<Self>>,
+        silu: bool,
+    ) -> Result<Tensor<Self>> {
+        norms::group_norm(self, norm, x, shift, silu)
+    }
+
+    /// Does not materialise the normalised input.
+    fn norm_conv(
+        &self,
+        norm: &GroupNorm<Self>,
+        x: &Tensor<Self>,
+        shift: Option<&Tensor<Self>>,
+        conv: &Conv2d,
+    ) -> Result<Tensor<Self>> {
+        let activation = Some(Activation::Silu);
+        let factors = factors(self, &kernel(norm, activation), x, shift)?;
+        forward(self, conv, x, Some(FusedNorm { factors: &factors, activation }))
+    }
 }

@@ -12,6 +12,7 @@ mod kv_arena;
 mod layout;
 mod modulation;
 mod norms;
+mod paged_attention;
 mod products;
 
 pub use device::Cpu;

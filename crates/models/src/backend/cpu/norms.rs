@@ -4,7 +4,8 @@ use outpost_kernels::{self as kernels, Activation, Moments, ScaleShift};
 
 use super::device::{CHUNK_ELEMENTS, Cpu};
 use crate::backend::checks;
-use crate::backend::interface::{Backend, GroupNorm, Norm, Tensor};
+use crate::backend::convolutions::GroupNorm;
+use crate::backend::interface::{Backend, Norm, Tensor};
 use crate::error::Result;
 
 fn norm_kernel<'a>(norm: &'a Norm<Cpu>, x: &Tensor<Cpu>) -> Result<kernels::Norm<'a>> {

@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::AdaptableLayers;
 use super::tensor_names::{self, LoraRole, LoraTarget};
-use crate::backend::{Backend, ConvShape, DType};
+use crate::backend::{ConvShape, Convolutions, DType};
 use crate::error::{ModelError, Result};
-use crate::nn::{Adapter, DownProjection, LoraDelta};
+use crate::nn::{Adapter, Conv, DownProjection, LoraDelta};
 use crate::safetensors::ModelFolder;
 use crate::weights::{LoadedMatrix, Weights, flat};
 
@@ -84,12 +84,12 @@ impl LoraFile {
     }
 
     /// Memory of the loaded adapter, in bytes.
-    pub fn bytes<B: Backend>(&self, backend: &B) -> u64 {
+    pub fn bytes<B: Convolutions>(&self, backend: &B) -> u64 {
         self.layers.iter().map(|layer| layer.bytes(&self.file, backend)).sum()
     }
 
     /// Reads the file, with a pause after each layer.
-    pub fn read<B: Backend>(&self, backend: &B) -> Result<Adapter<B>> {
+    pub fn read<B: Convolutions>(&self, backend: &B) -> Result<Adapter<B>> {
         let mut deltas = Vec::new();
         for layer in &self.layers {
             layer.read(&self.file, backend, &mut deltas)?;
@@ -183,7 +183,7 @@ impl LoraLayer {
     }
 
     /// Memory of the loaded layer, in bytes.
-    fn bytes<B: Backend>(&self, file: &ModelFolder, backend: &B) -> u64 {
+    fn bytes<B: Convolutions>(&self, file: &ModelFolder, backend: &B) -> u64 {
         let dtype = |name: &str| Weights::dtype(file, name).unwrap_or(DType::F32);
         let (down_dtype, up_dtype) = (dtype(&self.down), dtype(&self.up));
         let columns = self.matrices.first().map_or(0, |matrix| matrix.columns);
@@ -195,7 +195,12 @@ impl LoraLayer {
         (down_bytes + self.matrices.iter().map(up_bytes).sum::<usize>()) as u64
     }
 
-    fn read<B: Backend>(&self, file: &ModelFolder, backend: &B, deltas: &mut Vec<(usize, LoraDelta<B>)>) -> Result<()> {
+    fn read<B: Convolutions>(
+        &self,
+        file: &ModelFolder,
+        backend: &B,
+        deltas: &mut Vec<(usize, LoraDelta<B>)>,
+    ) -> Result<()> {
         let alpha = match &self.alpha {
             Alpha::Rank => self.rank as f32,
             Alpha::Value(alpha) => *alpha,
@@ -211,7 +216,7 @@ impl LoraLayer {
         let down_shape = Weights::shape(file, &self.down).unwrap_or_default();
         let rows = Weights::rows(file, &self.down, 0, flat(&down_shape).0)?;
         let down = Arc::new(match self.conv_shape() {
-            Some(shape) => DownProjection::Conv(backend.read_conv(&rows, shape, None)?),
+            Some(shape) => DownProjection::Conv(Box::new(Conv::read(backend, &rows, shape, None)?)),
             None => DownProjection::Linear(backend.read_linear(&rows, None, false)?),
         });
         for matrix in &self.matrices {

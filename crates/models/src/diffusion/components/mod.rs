@@ -9,7 +9,7 @@ mod tensor_source;
 
 use std::path::PathBuf;
 
-use crate::backend::{Backend, DType};
+use crate::backend::{Convolutions, DType};
 
 use super::bert::BertConfig;
 use super::clip::ClipConfig;
@@ -117,7 +117,7 @@ impl Components {
     }
 
     /// Memory for all weights, and for reading them, with floats rounded to `precision`.
-    pub fn footprint<B: Backend>(&self, backend: &B, precision: Option<DType>) -> Footprint {
+    pub fn footprint<B: Convolutions>(&self, backend: &B, precision: Option<DType>) -> Footprint {
         let text_encoders = self.text_encoders.iter().map(|text| &text.tensors);
         let sources = [&self.denoiser.1, &self.vae.1].into_iter().chain(text_encoders);
         let footprints = sources.map(|tensors| tensors.footprint(backend, precision));

@@ -1,6 +1,6 @@
 //! The files that hold the weights of a component.
 
-use crate::backend::{Backend, DType};
+use crate::backend::{Backend, Convolutions, DType};
 
 use crate::diffusion::diffusers_weights::DiffusersWeights;
 use crate::diffusion::dit::OriginalWeights;
@@ -51,7 +51,7 @@ impl TensorSource {
         })
     }
 
-    pub(super) fn footprint<B: Backend>(&self, backend: &B, precision: Option<DType>) -> Footprint {
-        self.with_weights(|source| Footprint::with_precision(source, backend, precision))
+    pub(super) fn footprint<B: Convolutions>(&self, backend: &B, precision: Option<DType>) -> Footprint {
+        self.with_weights(|source| Footprint::with_convolutions(source, backend, precision))
     }
 }

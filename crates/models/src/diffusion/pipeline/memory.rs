@@ -2,7 +2,7 @@
 
 use super::text_encoder::TextEncoder;
 use super::{DenoiserConfig, Pipeline};
-use crate::backend::Backend;
+use crate::backend::{Convolutions, PagedAttention};
 use crate::diffusion::t5::T5Config;
 use crate::diffusion::unet::UnetConfig;
 use crate::diffusion::vae::VaeConfig;
@@ -13,7 +13,7 @@ const OVERHEAD: f64 = 1.2;
 /// stream, concatenated, and in KV blocks), or the hidden layer of the feed-forward network.
 const TOKEN_FACTOR: usize = 20;
 
-impl<B: Backend> Pipeline<B> {
+impl<B: Convolutions + PagedAttention> Pipeline<B> {
     /// An upper bound of the bytes that generating an image of this height and width takes.
     pub fn image_bytes(&self, backend: &B, size: [usize; 2]) -> u64 {
         // The addends cover latents, prompt embeddings, and the convolution and attention scratch of each thread.
@@ -102,7 +102,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::backend::{Cpu, RequestOptions};
+    use crate::backend::{Backend, Cpu, RequestOptions};
     use crate::diffusion::pipeline::{Components, Context, GenerationParams};
 
     /// The measured peak and the estimate, in floats.

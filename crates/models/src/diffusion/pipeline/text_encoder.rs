@@ -1,6 +1,6 @@
 //! The text encoders of a pipeline.
 
-use crate::backend::Backend;
+use crate::backend::PagedAttention;
 use crate::diffusion::bert::Bert;
 use crate::diffusion::clip::Clip;
 use crate::diffusion::components::TextEncoderConfig;
@@ -9,13 +9,13 @@ use crate::error::Result;
 use crate::weights::Loader;
 
 #[derive(Debug)]
-pub(super) enum TextEncoder<B: Backend> {
+pub(super) enum TextEncoder<B: PagedAttention> {
     Clip(Clip<B>),
     T5(T5<B>),
     Bert(Bert<B>),
 }
 
-impl<B: Backend> TextEncoder<B> {
+impl<B: PagedAttention> TextEncoder<B> {
     pub fn load(loader: &Loader<'_, B>, config: &TextEncoderConfig) -> Result<Self> {
         Ok(match config {
             TextEncoderConfig::Clip(config) => Self::Clip(Clip::load(loader, config.clone())?),

@@ -18,7 +18,7 @@ on_each_backend!(
 
 impl Reference {
     /// `[count, width]` as the embeddings of one text.
-    fn words<B: Backend>(&self, ctx: &Context<'_, B>, name: &str) -> Tensor<B> {
+    fn words<B: Convolutions>(&self, ctx: &Context<'_, B>, name: &str) -> Tensor<B> {
         let (count, width) = self.tensors[name].dims2().unwrap();
         ctx.tensor(&self.numbers(name), [1, count, 1, width]).unwrap()
     }
@@ -30,7 +30,7 @@ impl Reference {
     }
 }
 
-fn t5_matches_transformers<B: Backend>(ctx: &Context<'_, B>) {
+fn t5_matches_transformers<B: Convolutions>(ctx: &Context<'_, B>) {
     for (name, part) in [("sd3", "text_encoder_3"), ("flux", "text_encoder_2")] {
         let reference = Reference::read(name);
         let folder = reference.part(part);
@@ -45,7 +45,7 @@ fn t5_matches_transformers<B: Backend>(ctx: &Context<'_, B>) {
     }
 }
 
-fn clip_of_flow_models_matches_transformers<B: Backend>(ctx: &Context<'_, B>) {
+fn clip_of_flow_models_matches_transformers<B: Convolutions>(ctx: &Context<'_, B>) {
     let cases = [("sd3", "text_encoder", true), ("sd3", "text_encoder_2", true), ("flux", "text_encoder", false)];
     for (name, part, projects) in cases {
         let reference = Reference::read(name);
@@ -63,7 +63,7 @@ fn clip_of_flow_models_matches_transformers<B: Backend>(ctx: &Context<'_, B>) {
     }
 }
 
-fn an_mmdit_matches_diffusers<B: Backend>(ctx: &Context<'_, B>) {
+fn an_mmdit_matches_diffusers<B: Convolutions>(ctx: &Context<'_, B>) {
     for name in ["sd3", "sd35"] {
         let reference = Reference::read(name);
         let folder = reference.part("transformer");
@@ -81,7 +81,7 @@ fn an_mmdit_matches_diffusers<B: Backend>(ctx: &Context<'_, B>) {
     }
 }
 
-fn a_batch_of_two_images_matches_single_images<B: Backend>(ctx: &Context<'_, B>) {
+fn a_batch_of_two_images_matches_single_images<B: Convolutions>(ctx: &Context<'_, B>) {
     let reference = Reference::read("sd35");
     let folder = reference.part("transformer");
     let source = DiffusersWeights::new(&folder);
@@ -104,7 +104,7 @@ fn a_batch_of_two_images_matches_single_images<B: Backend>(ctx: &Context<'_, B>)
 }
 
 /// The maximum error of the flow of FLUX, relative to the largest reference value.
-fn flux_error<B: Backend>(ctx: &Context<'_, B>, reference: &Reference, weights: &dyn Weights) -> f32 {
+fn flux_error<B: Convolutions>(ctx: &Context<'_, B>, reference: &Reference, weights: &dyn Weights) -> f32 {
     let loader = Loader::new(weights, &**ctx);
     let config = read_json(&reference.folder.join("transformer/config.json")).unwrap();
     let flux = Flux::load(&loader, FluxConfig::read(&config).unwrap()).unwrap();
@@ -118,7 +118,7 @@ fn flux_error<B: Backend>(ctx: &Context<'_, B>, reference: &Reference, weights: 
     far(&ctx.to_vec(&found).unwrap(), &reference.numbers("transformer.output"))
 }
 
-fn flux_matches_diffusers<B: Backend>(ctx: &Context<'_, B>) {
+fn flux_matches_diffusers<B: Convolutions>(ctx: &Context<'_, B>) {
     for name in ["flux", "flux-schnell"] {
         let reference = Reference::read(name);
         let error = flux_error(ctx, &reference, &DiffusersWeights::new(&reference.part("transformer")));
@@ -127,7 +127,7 @@ fn flux_matches_diffusers<B: Backend>(ctx: &Context<'_, B>) {
     }
 }
 
-fn flux_from_a_gguf_file_matches_diffusers<B: Backend>(ctx: &Context<'_, B>) {
+fn flux_from_a_gguf_file_matches_diffusers<B: Convolutions>(ctx: &Context<'_, B>) {
     let file = GgufFile::open(&fixtures().join("flux.gguf")).unwrap();
     let error = flux_error(ctx, &Reference::read("flux"), &OriginalWeights::new(&file));
     println!("gguf: {error:e}");
@@ -135,7 +135,7 @@ fn flux_from_a_gguf_file_matches_diffusers<B: Backend>(ctx: &Context<'_, B>) {
     assert!(error < tolerance_under_test(3e-2), "{error}");
 }
 
-fn autoencoders_with_many_channels_match_diffusers<B: Backend>(ctx: &Context<'_, B>) {
+fn autoencoders_with_many_channels_match_diffusers<B: Convolutions>(ctx: &Context<'_, B>) {
     for name in ["sd3", "flux"] {
         let reference = Reference::read(name);
         let folder = reference.part("vae");

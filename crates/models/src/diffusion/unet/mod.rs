@@ -7,7 +7,7 @@ mod config;
 
 pub use config::UnetConfig;
 
-use crate::backend::{Activation, Backend, GroupNorm, Tensor};
+use crate::backend::{Activation, Backend, Convolutions, GroupNorm, Tensor};
 use config::Level;
 
 use super::layers::{linear, same_conv};
@@ -20,7 +20,7 @@ use crate::nn::{Context, Conv, Linear};
 use crate::weights::Loader;
 
 #[derive(Debug)]
-pub struct Unet<B: Backend> {
+pub struct Unet<B: Convolutions> {
     config: UnetConfig,
     time_embedding: TimestepEmbedding<B>,
     /// Projects the embedded guidance scale to the width of the sinusoidal embedding.
@@ -37,7 +37,7 @@ pub struct Unet<B: Backend> {
 
 /// A down block or an up block: the layers of one resolution level in the down or the up path.
 #[derive(Debug)]
-struct Block<B: Backend> {
+struct Block<B: Convolutions> {
     resnets: Vec<ResnetBlock<B>>,
     /// One after each resnet, or none.
     transformers: Vec<SpatialTransformer<B>>,
@@ -66,7 +66,7 @@ pub struct MicroConditioning {
     pub sizes: Vec<Vec<f32>>,
 }
 
-impl<B: Backend> Unet<B> {
+impl<B: Convolutions> Unet<B> {
     pub fn load(loader: &Loader<'_, B>, config: UnetConfig) -> Result<Self> {
         let UnetConfig { groups, epsilon, time, time_scale_shift, output_scale_factor, .. } = config;
         let resnet_config =
@@ -199,7 +199,7 @@ fn transformer_config(level: &Level, layers: usize, groups: usize) -> SpatialTra
     SpatialTransformerConfig { layers, channels, heads, context_width, groups, only_cross_attention }
 }
 
-fn load_transformer<B: Backend>(
+fn load_transformer<B: Convolutions>(
     loader: &Loader<'_, B>,
     stem: &str,
     level: &Level,
@@ -209,7 +209,7 @@ fn load_transformer<B: Backend>(
     SpatialTransformer::load(loader, stem, &transformer_config(level, layers, groups))
 }
 
-fn load_down_blocks<B: Backend>(
+fn load_down_blocks<B: Convolutions>(
     loader: &Loader<'_, B>,
     config: &UnetConfig,
     resnet_config: &ResnetConfig,
@@ -242,7 +242,7 @@ fn load_down_blocks<B: Backend>(
     Ok(blocks)
 }
 
-fn load_mid_block<B: Backend>(
+fn load_mid_block<B: Convolutions>(
     loader: &Loader<'_, B>,
     config: &UnetConfig,
     resnet_config: &ResnetConfig,
@@ -261,7 +261,7 @@ fn load_mid_block<B: Backend>(
     Ok((resnet(0)?, transformer, resnet(1)?))
 }
 
-fn load_up_blocks<B: Backend>(
+fn load_up_blocks<B: Convolutions>(
     loader: &Loader<'_, B>,
     config: &UnetConfig,
     resnet_config: &ResnetConfig,

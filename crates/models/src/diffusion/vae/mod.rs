@@ -14,7 +14,7 @@ use tiling::Tiling;
 use super::attention::Attention;
 use super::layers::{linear, same_conv};
 use super::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
-use crate::backend::{Backend, GroupNorm, Tensor};
+use crate::backend::{Convolutions, GroupNorm, Tensor};
 use crate::error::ModelError;
 use crate::error::Result;
 use crate::nn::{Context, Conv, Linear};
@@ -23,7 +23,7 @@ use crate::weights::Loader;
 const EPSILON: f32 = 1e-6;
 
 #[derive(Debug)]
-pub struct Vae<B: Backend> {
+pub struct Vae<B: Convolutions> {
     config: VaeConfig,
     decoder: Decoder<B>,
     encoder: Encoder<B>,
@@ -33,7 +33,7 @@ pub struct Vae<B: Backend> {
 type Block<B, R> = (Vec<ResnetBlock<B>>, Option<R>);
 
 #[derive(Debug)]
-struct Decoder<B: Backend> {
+struct Decoder<B: Convolutions> {
     post_quant: Option<Linear<B>>,
     conv_in: Conv<B>,
     mid: MidBlock<B>,
@@ -43,7 +43,7 @@ struct Decoder<B: Backend> {
 }
 
 #[derive(Debug)]
-struct Encoder<B: Backend> {
+struct Encoder<B: Convolutions> {
     conv_in: Conv<B>,
     blocks: Vec<Block<B, Downsample<B>>>,
     mid: MidBlock<B>,
@@ -62,13 +62,13 @@ pub struct DiagonalGaussian {
 }
 
 #[derive(Debug)]
-struct MidBlock<B: Backend> {
+struct MidBlock<B: Convolutions> {
     resnet1: ResnetBlock<B>,
     attention: Option<(GroupNorm<B>, Attention<B>)>,
     resnet2: ResnetBlock<B>,
 }
 
-impl<B: Backend> MidBlock<B> {
+impl<B: Convolutions> MidBlock<B> {
     fn load(loader: &Loader<'_, B>, stem: &str, config: &VaeConfig, channels: usize) -> Result<Self> {
         let name = |suffix: &str| format!("{stem}.mid_block.{suffix}");
         let resnet = |suffix: &str| ResnetBlock::load(loader, &name(suffix), [channels; 2], &resnet_config(config));
@@ -105,7 +105,7 @@ fn resnet_config(config: &VaeConfig) -> ResnetConfig {
     }
 }
 
-impl<B: Backend> Vae<B> {
+impl<B: Convolutions> Vae<B> {
     pub fn load(loader: &Loader<'_, B>, config: VaeConfig) -> Result<Self> {
         Ok(Self { decoder: Decoder::load(loader, &config)?, encoder: Encoder::load(loader, &config)?, config })
     }
@@ -152,7 +152,7 @@ impl<B: Backend> Vae<B> {
     }
 }
 
-impl<B: Backend> Decoder<B> {
+impl<B: Convolutions> Decoder<B> {
     fn load(loader: &Loader<'_, B>, config: &VaeConfig) -> Result<Self> {
         let VaeConfig { latent_channels, layers, groups, out_channels, .. } = *config;
         let (last_channels, first_channels) =
@@ -200,7 +200,7 @@ impl<B: Backend> Decoder<B> {
     }
 }
 
-impl<B: Backend> Encoder<B> {
+impl<B: Convolutions> Encoder<B> {
     fn load(loader: &Loader<'_, B>, config: &VaeConfig) -> Result<Self> {
         let VaeConfig { latent_channels, layers, groups, in_channels, .. } = *config;
         let (last_channels, first_channels) =

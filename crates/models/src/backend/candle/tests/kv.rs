@@ -7,6 +7,7 @@ use super::super::kv_batch::CandleBatch;
 use super::{assert_close, candle, random, random_tensor};
 use crate::backend::cpu::Cpu;
 use crate::backend::interface::{Backend, Tensor};
+use crate::backend::paged_attention::PagedAttention;
 use crate::backend::types::AttentionShape;
 use crate::error::ModelError;
 use crate::kv::{BLOCK, BlockId, KvArena, KvShape, KvType, SequenceSlice};
@@ -40,19 +41,19 @@ fn kv_shape(shape: &AttentionShape, kv_type: KvType) -> KvShape {
     KvShape { layers: 2, kv_heads: shape.kv_heads, head_width: shape.width, kv_type }
 }
 
-fn arena<B: Backend>(backend: &B, shape: KvShape, blocks: BlockId) -> B::KvArena {
+fn arena<B: PagedAttention>(backend: &B, shape: KvShape, blocks: BlockId) -> B::KvArena {
     let mut arena = backend.new_kv_arena(shape);
     (0..blocks).for_each(|block| arena.ensure(block).unwrap());
     arena
 }
 
 /// Keys or values of tokens, for [`SHAPE`].
-fn rows<B: Backend>(backend: &B, tokens: usize, seed: u64) -> Tensor<B> {
+fn rows<B: PagedAttention>(backend: &B, tokens: usize, seed: u64) -> Tensor<B> {
     random_tensor(backend, [1, tokens, 1, SHAPE.kv_heads * SHAPE.width], seed)
 }
 
 /// Fills the blocks of earlier positions, then writes the batch's tokens and attends, in both layers.
-fn run<B: Backend>(
+fn run<B: PagedAttention>(
     backend: &B,
     kv_type: KvType,
     blocks: BlockId,
@@ -219,7 +220,7 @@ fn a_ragged_batch_is_a_few_groups() {
 fn arenas_grow_and_keep_their_contents() {
     let b = &candle();
     let mut arena = b.new_kv_arena(kv_shape(&SHAPE, KvType::F32));
-    let written = |arena: &<Candle as Backend>::KvArena, block: BlockId, count: usize| {
+    let written = |arena: &<Candle as PagedAttention>::KvArena, block: BlockId, count: usize| {
         let sequences = [sequence(1, count - 1, &[block])];
         let batch = b.batch(slices(&sequences)).unwrap();
         b.kv_attention(arena, 1, &batch, &SHAPE, &random_tensor(b, [1, 1, 1, 48], 1)).map(|out| b.to_vec(&out).unwrap())

@@ -3,7 +3,9 @@
 use candle_core::{CudaDevice, Device};
 
 use super::{Candle, Cpu, candle};
+use crate::backend::convolutions::Convolutions;
 use crate::backend::interface::Backend;
+use crate::backend::paged_attention::PagedAttention;
 use crate::backend::types::{AttentionShape, ConvShape, DType};
 
 /// A card that computes nothing: without the feature `cuda`, candle has only its type.

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{candle, compare, random, random_tensor};
 use crate::backend::Routing;
-use crate::backend::interface::{Angles, Backend, GroupNorm, Norm, RequestOptions};
+use crate::backend::convolutions::{Convolutions, GroupNorm};
+use crate::backend::interface::{Angles, Backend, Norm, RequestOptions};
 use crate::backend::types::{Activation, ConvShape, DType, NormKind, RopeLayout};
 use crate::error::ModelError;
 use crate::weights::Rows;

@@ -11,7 +11,7 @@ use super::joint_block::{FINAL, JointBlock, JointBlockConfig};
 use super::modulation::Modulation;
 use super::patch_layout::{PatchLayout, PatchOrder};
 use super::time_text_embedding::TimeTextEmbedding;
-use crate::backend::{Backend, Tensor};
+use crate::backend::{Convolutions, Tensor};
 use crate::diffusion::layers::{conv, linear};
 use crate::error::ModelError;
 use crate::error::Result;
@@ -19,7 +19,7 @@ use crate::nn::{Context, Conv, EmbeddingTable, Linear};
 use crate::weights::Loader;
 
 #[derive(Debug)]
-pub struct Mmdit<B: Backend> {
+pub struct Mmdit<B: Convolutions> {
     config: MmditConfig,
     patch_embed: Conv<B>,
     /// Position embeddings of a square grid of patches, `[max_grid_side², width]`. Images use the centre of the grid.
@@ -31,7 +31,7 @@ pub struct Mmdit<B: Backend> {
     proj_out: Linear<B>,
 }
 
-impl<B: Backend> Mmdit<B> {
+impl<B: Convolutions> Mmdit<B> {
     pub fn load(loader: &Loader<'_, B>, config: MmditConfig) -> Result<Self> {
         let MmditConfig { patch_size, in_channels, out_channels, layers, heads, width, max_grid_side, qk_norm, .. } =
             config;
