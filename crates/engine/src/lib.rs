@@ -423,6 +423,10 @@ fn check(model: &TextModel, request: &GenerationRequest) -> Result<(), String> {
     if let Some(id) = prompt.ids().iter().find(|&&id| id as usize >= vocabulary) {
         return Err(format!("the prompt has the token ID {id}, but the vocabulary has only {vocabulary} tokens"));
     }
+    let width = model.network.width();
+    if let Some(span) = prompt.media().iter().find(|span| span.width() != width) {
+        return Err(format!("embeddings in the prompt have {} elements, those of the model {width}", span.width()));
+    }
     if !(1..=MAX_CHOICES).contains(choices) {
         return Err(format!("{choices} choices were requested; the number must be 1 to {MAX_CHOICES}"));
     }

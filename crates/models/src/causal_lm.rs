@@ -17,6 +17,9 @@ pub trait CausalLm: fmt::Debug + Send + Sync {
     /// The maximum length of a sequence, in positions.
     fn context(&self) -> usize;
 
+    /// Elements of the embedding of a token.
+    fn width(&self) -> usize;
+
     /// The threads of the host.
     fn pool(&self) -> &Pool;
 
@@ -78,7 +81,8 @@ pub struct BatchRow<'a> {
 pub struct EmbeddedTokens<'a> {
     /// Index of the first token in the row.
     pub first: usize,
-    /// `[tokens, width]`: the input of the first layer, already scaled.
+    pub count: usize,
+    /// `[count, width]`: the input of the first layer, already scaled.
     pub embeddings: &'a [f32],
 }
 

@@ -17,7 +17,7 @@ use super::backend::{Angles, Backend, DType, Norm, PagedAttention, Pool, Tensor}
 use super::causal_lm::{BatchRow, CausalLm, EmbeddedTokens, Logits, LogitsAt};
 use super::decoder_config::DecoderConfig;
 use super::error::{ModelError, Result};
-use super::kv::{KvArenas, KvCache, KvType, SequenceSlice};
+use super::kv::{KvArena as _, KvArenas, KvCache, KvType, SequenceSlice};
 use super::nn::rope::Rope;
 use super::nn::{Context, Linear};
 use super::peft::{FittedAdapter, LoadedAdapter, PeftAdapter};
@@ -116,12 +116,11 @@ impl<B: PagedAttention> Decoder<B> {
     fn write_embedded(&self, ctx: &Context<'_, B>, x: &mut Tensor<B>, rows: &[BatchRow<'_>]) -> Result<()> {
         let mut offset = 0;
         for row in rows {
-            for EmbeddedTokens { first, embeddings } in row.embedded {
-                let count = embeddings.len() / self.config.width;
-                if embeddings.len() != count * self.config.width || first + count > row.tokens.len() {
-                    return Err(ModelError::Compute(format!("{} embeddings do not fit their row", embeddings.len())));
+            for EmbeddedTokens { first, count, embeddings } in row.embedded {
+                if first + count > row.tokens.len() {
+                    return Err(ModelError::Compute(format!("{count} embeddings at {first} do not fit their row")));
                 }
-                ctx.write_rows(x, offset + first, &ctx.tensor(embeddings, [1, count, 1, self.config.width])?)?;
+                ctx.write_rows(x, offset + first, &ctx.tensor(embeddings, [1, *count, 1, self.config.width])?)?;
             }
             offset += row.tokens.len();
         }
@@ -190,6 +189,10 @@ impl<B: PagedAttention> CausalLm for Decoder<B> {
         self.config.context
     }
 
+    fn width(&self) -> usize {
+        self.config.width
+    }
+
     fn pool(&self) -> &Pool {
         self.backend.pool()
     }
@@ -229,7 +232,11 @@ impl<B: PagedAttention> CausalLm for Decoder<B> {
         let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens).copied().collect();
         let angles =
             self.angles(tokens.len(), || rows.iter().map(|row| (row.start..row.start + row.tokens.len(), row.long)))?;
-        let batches = (0..arenas.len()).map(|group| ctx.batch(sequence_slices(rows, group)?));
+        // A group without layers only stands for positions.
+        let has_layers = |arena: &B::KvArena| arena.shape().layers > 0;
+        let batch = |group| ctx.batch(sequence_slices(rows, group)?);
+        let batches = arenas.iter().enumerate();
+        let batches = batches.map(|(group, arena)| has_layers(arena).then(|| batch(group)).transpose());
         let batches = batches.collect::<Result<Vec<_>>>()?;
         let mut x = self.embed(ctx, &tokens)?;
         self.write_embedded(ctx, &mut x, rows)?;
@@ -237,7 +244,7 @@ impl<B: PagedAttention> CausalLm for Decoder<B> {
         let mut stream = Some(ResidualStream { x, y });
         for (index, (layer, (group, kv_layer))) in self.layers.iter().zip(&self.kv_places).enumerate() {
             let Some(before) = stream else { break };
-            let Some((arena, batch)) = arenas.get_mut(*group).zip(batches.get(*group)) else {
+            let Some((arena, batch)) = arenas.get_mut(*group).zip(batches.get(*group).and_then(Option::as_ref)) else {
                 return Err(ModelError::Compute(format!("there is no arena of the KV blocks of layer {index}")));
             };
             let output_tokens = (index + 1 == self.layers.len()).then_some(logit_tokens.as_slice());

@@ -27,7 +27,8 @@ pub enum StateKind {
         /// Positions that a token sees in these layers, including its own; `None`: all.
         window: Option<usize>,
     },
-    /// The state after all positions that are computed. A sequence has one such block, and a second one while a step runs.
+    /// The state after all positions that are computed. A sequence holds one such block, and a second one while a step runs; those
+    /// that it leaves in the prefix cache are beyond these.
     Recurrent,
 }
 
@@ -44,8 +45,8 @@ impl StateGroup {
         self.kind == StateKind::Recurrent
     }
 
-    /// Of a text in full blocks of positions, the first one whose part of the state a token at `position` needs. Later tokens
-    /// need none before it.
+    /// The first block of positions that a token at `position` needs of this group, as an index in the text; later tokens need
+    /// none before it. Recurrent layers need the state after the block before `position`, which is a multiple of [`BLOCK`].
     pub fn first_needed(&self, position: usize) -> usize {
         match self.kind {
             StateKind::Attention { window: None } => 0,

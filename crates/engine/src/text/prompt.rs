@@ -19,7 +19,8 @@ pub struct Prompt {
     media: Arc<[MediaSpan]>,
 }
 
-/// Consecutive positions of a prompt that have embeddings of their own.
+/// Consecutive positions of a prompt that have embeddings of their own. They may be computed in several steps, each of which sees
+/// the positions before it.
 #[derive(Clone, Debug)]
 pub struct MediaSpan {
     /// Positions. Their token IDs are placeholders.
@@ -42,7 +43,8 @@ impl Prompt {
     /// A prompt with media, in the order of their positions.
     ///
     /// # Errors
-    /// If a span is empty, overlaps the one before it, goes beyond the prompt, or has embeddings of no whole width.
+    /// If a span is empty, overlaps the one before it or goes beyond the prompt, or if its embeddings are not the same number for
+    /// each position.
     pub fn new(ids: impl Into<Arc<[u32]>>, media: Vec<MediaSpan>) -> Result<Self, String> {
         let (ids, mut end) = (ids.into(), 0);
         for MediaSpan { positions, embeddings, .. } in &media {
@@ -53,7 +55,11 @@ impl Prompt {
                 ));
             }
             if embeddings.is_empty() || !embeddings.len().is_multiple_of(positions.len()) {
-                return Err(format!("{} numbers are no embeddings of {} positions", embeddings.len(), positions.len()));
+                return Err(format!(
+                    "the embeddings of {} positions have {} numbers, which is not a multiple",
+                    positions.len(),
+                    embeddings.len()
+                ));
             }
             end = positions.end;
         }
@@ -63,6 +69,10 @@ impl Prompt {
     /// The token IDs, with placeholders for media.
     pub fn ids(&self) -> &Arc<[u32]> {
         &self.ids
+    }
+
+    pub fn media(&self) -> &[MediaSpan] {
+        &self.media
     }
 
     pub fn len(&self) -> usize {
@@ -78,10 +88,11 @@ impl Prompt {
         let spans = self.media_in(&row);
         spans
             .map(|(span, shared)| {
-                let width = span.embeddings.len() / span.positions.len();
+                let width = span.width();
                 let [first, last] =
                     [shared.start, shared.end].map(|position| (position - span.positions.start) * width);
-                EmbeddedTokens { first: shared.start - row.start, embeddings: &span.embeddings[first..last] }
+                let (position, count) = (shared.start - row.start, shared.len());
+                EmbeddedTokens { first: position, count, embeddings: &span.embeddings[first..last] }
             })
             .collect()
     }
@@ -111,6 +122,13 @@ impl Prompt {
             let shared = span.positions.start.max(range.start)..span.positions.end.min(range.end);
             (!shared.is_empty()).then_some((span, shared))
         })
+    }
+}
+
+impl MediaSpan {
+    /// Elements of the embedding of a position.
+    pub fn width(&self) -> usize {
+        self.embeddings.len() / self.positions.len().max(1)
     }
 }
 

@@ -282,6 +282,9 @@ impl TextWorkload {
 
     fn forward(&mut self, model: &TextModel, key: ModelId, rows: &[Row]) -> Result<Logits, ModelError> {
         let Some(arenas) = self.arenas.get_mut(&key) else { return Err("the model has no KV arena".to_owned().into()) };
+        if rows.iter().any(|row| row.state.is_some()) {
+            return Err("the network has recurrent layers, whose state no device keeps yet".to_owned().into());
+        }
         let requests: Option<Vec<_>> = rows.iter().map(|row| self.active.get(&row.sequence.request)).collect();
         let Some(requests) = requests else { return Err("a row has no request".to_owned().into()) };
         let embedded = rows.iter().zip(&requests);

@@ -187,7 +187,8 @@ fn embeddings_replace_tokens<B: PagedAttention>(backend: &B) {
         let embedding = |id: &u32| table[*id as usize * width..][..width].iter().map(|value| value * scale);
         let embeddings: Vec<f32> = prompt[9..20].iter().flat_map(embedding).collect();
         let (first, second) = embeddings.split_at(4 * width);
-        let embedded = [(9, first), (13, second)].map(|(first, embeddings)| EmbeddedTokens { first, embeddings });
+        let embedded = [(9, 4, first), (13, 7, second)];
+        let embedded = embedded.map(|(first, count, embeddings)| EmbeddedTokens { first, count, embeddings });
         let placeholders = [&prompt[..9], &[0; 11], &prompt[20..]].concat();
         let mut arenas = model.new_kv_arenas(KvType::F32);
         let tables: Vec<Vec<u32>> = model.state_groups(KvType::F32).iter().map(|_| vec![0, 1]).collect();
@@ -207,9 +208,9 @@ fn embeddings_replace_tokens<B: PagedAttention>(backend: &B) {
         let rows = logits.rows();
         let [expected, replaced_logits] = [0, 1].map(|row: usize| rows[row].concat());
         assert_eq!(difference(&expected, &replaced_logits), 0., "{name}");
-        for embeddings in [&first[1..], &embeddings[..]] {
-            let wrong = BatchRow { embedded: &[EmbeddedTokens { first: 14, embeddings }], ..replaced };
-            assert!(model.forward(&[wrong], &mut arenas).unwrap_err().to_string().contains("do not fit"));
+        for (count, embeddings) in [(4, &first[1..]), (2, first), (11, &embeddings[..])] {
+            let wrong = BatchRow { embedded: &[EmbeddedTokens { first: 14, count, embeddings }], ..replaced };
+            assert!(model.forward(&[wrong], &mut arenas).unwrap_err().to_string().contains("fit"));
         }
     }
 }

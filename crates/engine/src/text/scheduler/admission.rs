@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::block_pool::{BlockTable, GroupBlock};
 use super::prefix_cache::CachedPrefix;
-use super::{Parent, Scheduler, Sequence, SequenceId, State, Tenant};
+use super::{Parent, Phase, Scheduler, Sequence, SequenceId, Tenant};
 use outpost_models::kv::BLOCK;
 
 /// The decision about the first waiting sequence.
@@ -54,7 +54,7 @@ impl Scheduler {
         }
         let Some(sequence) = self.sequences.get(&id) else { return Admission::NoSlot };
         let bytes = |one: &Sequence, spare: usize| {
-            self.models.get(&one.model).map_or(0, |model| one.bytes_needed(&model.state, chunk, spare))
+            self.models.get(&one.model).map_or(0, |model| one.bytes_needed(&model.pool, chunk, spare))
         };
         // One spare block per sequence and group, so that admission does not lead to preemption at once.
         let reserved: u64 = self.running().map(|(_, one)| bytes(one, 1)).sum();
@@ -70,7 +70,7 @@ impl Scheduler {
         self.ticks += 1;
         let now = self.ticks;
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        sequence.state = State::Running(now);
+        sequence.phase = Phase::Running(now);
         self.queues.set_running(sequence.tenant, id);
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
         let known =
@@ -78,24 +78,26 @@ impl Scheduler {
         let max_blocks = known / BLOCK;
         let edges = sequence.tokens.blocks_from(0).take(max_blocks);
         let CachedPrefix { nodes, known: known_blocks } =
-            model.prefixes.find(sequence.prefix_root(), edges, &model.state, now);
+            model.prefixes.find(sequence.prefix_root(), edges, &model.pool, now);
         if let Some(last) = nodes.last() {
             sequence.parent = Parent::Node(*last);
         }
         sequence.cached = nodes.len();
         sequence.computed = sequence.cached * BLOCK;
         for (group, table) in sequence.tables.iter_mut().enumerate() {
-            let first = model.state.group(group).map_or(0, |layout| layout.first_needed(sequence.computed));
+            let first = model.pool.group(group).map_or(0, |layout| layout.first_needed(sequence.computed));
             let held: Vec<_> = nodes.iter().skip(first).filter_map(|node| model.prefixes.block(*node, group)).collect();
-            held.iter().for_each(|id| model.state.share(GroupBlock { group, id: *id }));
+            held.iter().for_each(|id| model.pool.share(GroupBlock { group, id: *id }));
             *table = BlockTable::new(first, held);
         }
         let group = sequence.recurrent_group();
         if let Some(state) = &mut sequence.recurrent {
             let cached = nodes.last().and_then(|node| model.prefixes.block(*node, group));
-            cached.iter().for_each(|id| model.state.share(GroupBlock { group, id: *id }));
+            cached.iter().for_each(|id| model.pool.share(GroupBlock { group, id: *id }));
+            // A state that a second sequence starts from is likely to serve more.
+            nodes.last().iter().for_each(|node| model.prefixes.keep_state(**node));
             let last = sequence.tokens.len().saturating_sub(1);
-            state.start(cached, [sequence.computed, known_blocks * BLOCK, last]);
+            state.start(cached, sequence.computed, known_blocks * BLOCK, last);
         }
         if sequence.prefix_hit.is_none() {
             (sequence.prefix_hit, sequence.charged) = (Some(sequence.computed), sequence.computed);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::block_pool::{BlockTable, GroupBlock};
 use super::prefix_cache::{Parent, PrefixRoot};
 use super::recurrent_state::{RecurrentState, StateUpdate};
-use super::{AdapterId, ModelId, Scheduler, Sequence, SequenceId, State};
+use super::{AdapterId, ModelId, Phase, Scheduler, Sequence, SequenceId};
 use outpost_models::causal_lm::LogitsAt;
 use outpost_models::kv::{BlockId, blocks_for};
 
@@ -47,6 +47,8 @@ pub struct Row {
     pub prompt_logits: usize,
     /// Number of draft tokens at the end.
     pub draft: usize,
+    /// Number of tokens at the beginning that an earlier step computed together with a draft that was rejected.
+    pub again: usize,
     pub long: bool,
     pub adapter: Option<AdapterId>,
 }
@@ -54,7 +56,7 @@ pub struct Row {
 impl Row {
     /// True for a row of prompt tokens, which yields no token yet, or the first one.
     pub fn is_prefill(&self) -> bool {
-        self.logits == LogitsAt::None || self.prompt_logits > 0 || self.tokens.len() > 1 + self.draft
+        self.logits == LogitsAt::None || self.prompt_logits > 0 || self.tokens.len() > self.again + 1 + self.draft
     }
 }
 
@@ -115,9 +117,10 @@ impl Scheduler {
     /// may compute.
     fn tokens_per_sequence(&self, chunk: usize) -> Vec<(SequenceId, usize)> {
         let ready = || self.running().filter(|(_, one)| !one.paused);
-        let decode = ready().filter(|(_, one)| one.pending() == 1).map(|(id, one)| (*id, 1 + one.draft.len()));
+        let decode = ready().filter(|(_, one)| one.decodes());
+        let decode = decode.map(|(id, one)| (*id, one.pending() + if one.again() > 0 { 0 } else { one.draft.len() }));
         let mut counts: Vec<_> = decode.collect();
-        let mut prompts: Vec<_> = ready().filter(|(_, one)| one.pending() > 1).collect();
+        let mut prompts: Vec<_> = ready().filter(|(_, one)| !one.decodes() && one.pending() > 0).collect();
         prompts.sort_by_key(|(id, one)| (self.shares.served(one.tenant), one.admitted_at(), **id));
         // Each prompt has logits for one position at least, which may be its last.
         let sampled = prompts.len() + counts.iter().map(|(_, count)| count).sum::<usize>();
@@ -163,12 +166,12 @@ impl Scheduler {
         let used = self.used_bytes();
         let Some(sequence) = self.sequences.get_mut(&id) else { return false };
         let Some(model) = self.models.get_mut(&sequence.model) else { return false };
-        let fits = model.state.group(group).is_some_and(|layout| used + layout.block_bytes <= max_bytes);
-        if fits && let Some(block) = model.state.allocate(group) {
+        let fits = model.pool.group(group).is_some_and(|layout| used + layout.block_bytes <= max_bytes);
+        if fits && let Some(block) = model.pool.allocate(group) {
             match (sequence.tables.get_mut(group), &mut sequence.recurrent) {
                 (Some(table), _) => table.push(block),
                 (None, Some(state)) => state.set_next(block),
-                (None, None) => return false,
+                (None, None) => drop(model.pool.release(GroupBlock { group, id: block })),
             }
         }
         fits
@@ -198,7 +201,7 @@ impl Sequence {
     }
 
     fn admitted_at(&self) -> u64 {
-        if let State::Running(since) = self.state { since } else { u64::MAX }
+        if let Phase::Running(since) = self.phase { since } else { u64::MAX }
     }
 
     /// The row of the positions `start..end`; positions beyond its tokens come from the draft.
@@ -217,9 +220,22 @@ impl Sequence {
             end if end >= self.tokens.len() => LogitsAt::Last,
             _ => LogitsAt::None,
         };
+        let again = self.again();
         let Self { tables, recurrent, long, adapter, .. } = self;
         let (tables, draft) = (tables.iter().map(BlockTable::for_step).collect(), draft.len());
         let state = recurrent.as_ref().and_then(RecurrentState::update);
-        Row { sequence: id, tokens, start, tables, state, logits, prompt_logits, draft, long: *long, adapter: *adapter }
+        Row {
+            sequence: id,
+            tokens,
+            start,
+            tables,
+            state,
+            logits,
+            prompt_logits,
+            draft,
+            again,
+            long: *long,
+            adapter: *adapter,
+        }
     }
 }

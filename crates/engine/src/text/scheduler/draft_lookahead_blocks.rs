@@ -55,7 +55,7 @@ impl Scheduler {
     /// Sets the bytes of the model's blocks.
     pub fn set_groups(&mut self, model: ModelId, groups: &[StateGroup]) {
         if let Some(model) = self.models.get_mut(&model) {
-            model.state.set_groups(groups);
+            model.pool.set_groups(groups);
         }
     }
 }

@@ -65,7 +65,8 @@ pub struct Request {
     pub model: ModelId,
     /// The adapter of the model, if it uses one.
     pub adapter: Option<AdapterId>,
-    /// What the model keeps of a sequence.
+    /// What the model keeps of a sequence: groups of attention, the first without a window, and then that of the recurrent
+    /// layers, if there are any.
     pub groups: Vec<StateGroup>,
     pub tenant: Tenant,
     pub prompt: Prompt,
@@ -103,7 +104,7 @@ pub struct Scheduler {
 
 #[derive(Debug, Default)]
 struct Model {
-    state: StatePool,
+    pool: StatePool,
     prefixes: PrefixCache,
 }
 
@@ -129,7 +130,7 @@ struct Sequence {
     /// How many blocks of positions are in the prefix cache; `parent` is the node of the last one.
     cached: usize,
     parent: Parent,
-    state: State,
+    phase: Phase,
     /// The client does not read fast enough.
     paused: bool,
     /// Draft tokens that the next step verifies.
@@ -141,7 +142,7 @@ struct Sequence {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Phase {
     Waiting,
     /// Since that tick.
     Running(u64),
@@ -192,7 +193,7 @@ impl Scheduler {
     pub fn submit(&mut self, request: Request) -> Result<RequestId, Full> {
         let Request { model, adapter, groups, tenant, prompt, choices, max_tokens, long, prompt_logits } = request;
         self.admits(model, tenant, prompt.len(), choices as usize)?;
-        self.models.entry(model).or_default().state.set_groups(&groups);
+        self.models.entry(model).or_default().pool.set_groups(&groups);
         self.last_request += 1;
         for choice in 0..choices {
             self.shares.add_sequence(tenant);
@@ -211,7 +212,7 @@ impl Scheduler {
                 planned: 0,
                 cached: 0,
                 parent: Parent::Root(PrefixRoot { tenant, adapter, long }),
-                state: State::Waiting,
+                phase: Phase::Waiting,
                 paused: false,
                 draft: Vec::new(),
                 prefix_hit: None,
@@ -287,7 +288,8 @@ impl Scheduler {
         }
     }
 
-    /// Records a computed row: `positions` of its tokens stay, and `new` tokens follow.
+    /// Records a computed row: `positions` of its tokens stay, and `new` tokens follow. If the model is recurrent and not all
+    /// tokens of the row stay, those that do are computed again.
     pub fn commit(&mut self, id: SequenceId, positions: usize, new: &[u32]) {
         self.ticks += 1;
         let now = self.ticks;
@@ -305,7 +307,7 @@ impl Scheduler {
         sequence.left = sequence.left.saturating_sub(new.len() as u32);
         self.shares.charge(sequence.tenant, prompt_tokens, new.len());
         sequence.cache_full_blocks(model, now, &mut freed);
-        sequence.leave_state(model, &mut freed);
+        sequence.cache_state(model, now, &mut freed);
         sequence.give_back(model, &mut freed);
         self.released.extend(freed.into_iter().map(|block| (sequence.model, block)));
         if completes_prompt {
@@ -336,12 +338,12 @@ impl Scheduler {
 
     /// The number of sequences that decode in the next step.
     pub fn decoding(&self) -> usize {
-        self.running().filter(|(_, one)| one.is_decoding()).count()
+        self.running().filter(|(_, one)| !one.paused && one.decodes()).count()
     }
 
     /// The number of sequences with prompt tokens left to prefill.
     pub fn prefilling(&self) -> usize {
-        self.running().filter(|(_, one)| !one.paused && one.pending() > 1).count()
+        self.running().filter(|(_, one)| !one.paused && !one.decodes() && one.pending() > 0).count()
     }
 
     /// Prompt tokens that were in the prefix cache when the sequence first ran.
@@ -363,18 +365,18 @@ impl Scheduler {
         let QueuedWork { requests: queued, tokens: queued_tokens, .. } = self.queues.queued(|model, _| of(model));
         let running = self.running().filter(|(_, one)| of(one.model)).count();
         let models = || self.models.iter().filter(|(id, _)| of(**id)).map(|(_, model)| model);
-        let cached_bytes = models().map(|model| model.state.idle_bytes()).sum();
-        let held_bytes = models().map(|model| model.state.used_bytes()).sum::<u64>() - cached_bytes;
+        let cached_bytes = models().map(|model| model.pool.idle_bytes()).sum();
+        let held_bytes = models().map(|model| model.pool.used_bytes()).sum::<u64>() - cached_bytes;
         Counts { queued, queued_tokens, running, held_bytes, cached_bytes }
     }
 
     /// Bytes of all blocks in use.
     pub fn used_bytes(&self) -> u64 {
-        self.models.values().map(|model| model.state.used_bytes()).sum()
+        self.models.values().map(|model| model.pool.used_bytes()).sum()
     }
 
     fn idle_bytes(&self) -> u64 {
-        self.models.values().map(|model| model.state.idle_bytes()).sum()
+        self.models.values().map(|model| model.pool.idle_bytes()).sum()
     }
 
     /// Tokens left to compute for the tenants that match, assuming at most `expected_tokens` more per sequence.
@@ -405,11 +407,11 @@ impl Scheduler {
 
     /// Evicts the least recently used cached blocks of any model. `false`: there are none.
     fn evict(&mut self) -> bool {
-        let oldest_use = |(_, model): &(&ModelId, &mut Model)| model.prefixes.oldest_use(&model.state);
+        let oldest_use = |(_, model): &(&ModelId, &mut Model)| model.prefixes.oldest_use(&model.pool);
         let candidates = self.models.iter_mut().filter_map(|one| oldest_use(&one).map(|used| (used, one)));
         let Some((_, (id, model))) = candidates.min_by_key(|(used, _)| *used) else { return false };
-        let evicted = model.prefixes.evict(&model.state);
-        let freed = evicted.iter().filter(|block| model.state.uncache(**block));
+        let evicted = model.prefixes.evict(&model.pool);
+        let freed = evicted.iter().filter(|block| model.pool.uncache(**block));
         self.released.extend(freed.map(|block| (*id, *block)));
         !evicted.is_empty()
     }
@@ -417,23 +419,21 @@ impl Scheduler {
     /// Releases all blocks of the sequence; it has to start from the prefix cache again.
     fn release_blocks(&mut self, sequence: &mut Sequence) {
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
-        let needed = model.state.groups().skip(1).map(|group| group.first_needed(sequence.computed)).min();
-        let renewed = sequence.cached.saturating_sub(needed.unwrap_or(sequence.cached));
-        model.prefixes.renew(sequence.parent, renewed, self.ticks);
+        sequence.renew_prefix(model, self.ticks);
         for block in sequence.take_blocks() {
-            if model.state.release(block) {
+            if model.pool.release(block) {
                 self.released.push((sequence.model, block));
             }
         }
         (sequence.computed, sequence.cached) = (0, 0);
         sequence.parent = sequence.prefix_root();
-        sequence.state = State::Waiting;
+        sequence.phase = Phase::Waiting;
     }
 }
 
 impl Sequence {
     fn is_running(&self) -> bool {
-        matches!(self.state, State::Running(_))
+        matches!(self.phase, Phase::Running(_))
     }
 
     /// True while logits of the prompt are needed, from position `scored` on.
@@ -444,6 +444,51 @@ impl Sequence {
     /// Tokens that are not computed yet.
     fn pending(&self) -> usize {
         self.tokens.len() - self.computed
+    }
+
+    /// The index of the group of recurrent layers, if the model has any: it follows those of attention.
+    fn recurrent_group(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// Accepted tokens that the next step computes again, before the newest one.
+    fn again(&self) -> usize {
+        self.recurrent.as_ref().map_or(0, RecurrentState::again)
+    }
+
+    /// Takes over the recurrent state that a step wrote. `positions`: computed tokens that stay. Returns those that are computed
+    /// now: none if the state has seen others, too. Appends blocks that became free to `freed`.
+    fn advance_state(&mut self, model: &mut Model, positions: usize, freed: &mut Vec<GroupBlock>) -> usize {
+        let (group, is_whole) = (self.recurrent_group(), positions == self.planned);
+        let Some(state) = &mut self.recurrent else { return positions };
+        let unneeded = state.advance(positions, is_whole).map(|id| GroupBlock { group, id });
+        freed.extend(unneeded.filter(|block| model.pool.release(*block)));
+        if is_whole { positions } else { 0 }
+    }
+
+    /// Puts the recurrent state into the prefix cache if it is the one after the last cached block. Appends blocks that became free
+    /// to `freed`.
+    fn cache_state(&mut self, model: &mut Model, now: u64, freed: &mut Vec<GroupBlock>) {
+        let (group, at_block) = (self.recurrent_group(), self.computed == self.cached * BLOCK);
+        let (Some(state), Parent::Node(node), true) = (&mut self.recurrent, self.parent, at_block) else { return };
+        let is_checkpoint = state.is_checkpoint(self.computed);
+        let Model { pool, prefixes } = &mut *model;
+        freed.extend(state.cache(node, group, is_checkpoint, (pool, prefixes), now));
+        if is_checkpoint {
+            self.renew_prefix(model, now);
+        }
+    }
+
+    /// True if the next step computes its newest token, besides those that a rejected draft makes it compute again.
+    fn decodes(&self) -> bool {
+        self.pending() == 1 + self.again()
+    }
+
+    /// Renews the last use of what the cached prefix of the sequence needs to be reused.
+    fn renew_prefix(&self, model: &mut Model, now: u64) {
+        let needed = model.pool.groups().skip(1).map(|group| group.first_needed(self.computed)).min();
+        let renewed = self.cached.saturating_sub(needed.unwrap_or(self.cached));
+        model.prefixes.renew(self.parent, renewed, now);
     }
 
     /// Takes all its blocks from it.
@@ -483,12 +528,12 @@ impl Sequence {
             for (group, table) in self.tables.iter_mut().enumerate() {
                 let Some(own) = table.get_mut(self.cached) else { continue };
                 let block = GroupBlock { group, id: *own };
-                let cached = GroupBlock { group, id: model.prefixes.offer(node, block) };
+                let cached = GroupBlock { group, id: model.prefixes.offer(node, block, now) };
                 if cached == block {
-                    model.state.cache(block);
+                    model.pool.cache(block);
                 } else {
-                    model.state.share(cached);
-                    if model.state.release(block) {
+                    model.pool.share(cached);
+                    if model.pool.release(block) {
                         freed.push(block);
                     }
                     *own = cached.id;
@@ -503,10 +548,10 @@ impl Sequence {
     /// same to `freed`.
     fn give_back(&mut self, model: &mut Model, freed: &mut Vec<GroupBlock>) {
         for (group, table) in self.tables.iter_mut().enumerate() {
-            let first = model.state.group(group).map_or(0, |layout| layout.first_needed(self.computed));
+            let first = model.pool.group(group).map_or(0, |layout| layout.first_needed(self.computed));
             for id in table.give_back(first.min(self.cached)) {
                 let block = GroupBlock { group, id };
-                if model.state.release(block) {
+                if model.pool.release(block) {
                     freed.push(block);
                 }
             }

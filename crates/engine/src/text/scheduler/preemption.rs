@@ -3,7 +3,7 @@
 //! A preempted sequence gives its blocks to the prefix cache, so preemption needs no state of its own. The same
 //! mechanism admits a request of a quiet project immediately when a busy project holds all slots.
 
-use super::{Scheduler, Sequence, SequenceId, State};
+use super::{Phase, Scheduler, Sequence, SequenceId};
 
 impl Scheduler {
     /// The sequence to preempt when all slots are taken: the newest of the tenant with the most slots, if that tenant
@@ -23,7 +23,7 @@ impl Scheduler {
 
     /// The matching running sequence that was admitted last.
     pub(super) fn newest_running(&self, of: impl Fn(&Sequence) -> bool) -> Option<SequenceId> {
-        let since = |one: &Sequence| if let State::Running(since) = one.state { since } else { 0 };
+        let since = |one: &Sequence| if let Phase::Running(since) = one.phase { since } else { 0 };
         self.running().filter(|(_, one)| of(one)).max_by_key(|(_, one)| since(one)).map(|(id, _)| *id)
     }
 

@@ -53,7 +53,9 @@ struct Node {
     children: u32,
     last_used: u64,
     /// The last use of the blocks of groups after the first.
-    partial_used: u64,
+    others_used: u64,
+    /// Whether its recurrent state stays when the sequence that left it leaves a newer one.
+    is_checkpoint: bool,
 }
 
 /// The part of a text that is cached.
@@ -61,7 +63,7 @@ struct Node {
 pub struct CachedPrefix {
     /// The nodes of the longest prefix that can be reused.
     pub nodes: Vec<NodeId>,
-    /// Nodes of the text, with those after the ones that can be reused.
+    /// How many nodes the text has in the tree, with those after `nodes`.
     pub known: usize,
 }
 
@@ -73,16 +75,16 @@ pub struct PrefixCache {
     /// Nodes without children, least recently used first.
     leaves: BTreeSet<(u64, NodeId)>,
     /// Nodes that have blocks of groups after the first, least recently used first.
-    partial: BTreeSet<(u64, NodeId)>,
+    others: BTreeSet<(u64, NodeId)>,
 }
 
 impl Node {
-    fn has_partial(&self) -> bool {
+    fn has_others(&self) -> bool {
         self.blocks.iter().skip(1).any(Option::is_some)
     }
 
     /// Its blocks of groups after the first that only the cache holds.
-    fn idle_partial(&self, pool: &StatePool) -> impl Iterator<Item = GroupBlock> {
+    fn idle_others(&self, pool: &StatePool) -> impl Iterator<Item = GroupBlock> {
         self.blocks().filter(|block| block.group > 0 && pool.is_idle(*block))
     }
 
@@ -96,7 +98,7 @@ impl Node {
 enum Eviction {
     Leaf,
     /// Its blocks of groups after the first.
-    Partial,
+    Others,
 }
 
 impl PrefixCache {
@@ -119,7 +121,7 @@ impl PrefixCache {
         nodes.truncate(self.reusable(&nodes, pool));
         nodes.iter().for_each(|id| self.touch(*id, now));
         let first = pool.groups().skip(1).map(|group| group.first_needed(nodes.len() * BLOCK)).min();
-        nodes.iter().skip(first.unwrap_or(usize::MAX)).for_each(|id| self.touch_partial(*id, now));
+        nodes.iter().skip(first.unwrap_or(usize::MAX)).for_each(|id| self.touch_others(*id, now));
         CachedPrefix { nodes, known }
     }
 
@@ -147,7 +149,15 @@ impl PrefixCache {
             self.touch(id, now);
             return id;
         }
-        let node = Node { parent, edge, blocks: Vec::new(), children: 0, last_used: now, partial_used: now };
+        let node = Node {
+            parent,
+            edge,
+            blocks: Vec::new(),
+            children: 0,
+            last_used: now,
+            others_used: now,
+            is_checkpoint: false,
+        };
         let id = self.free.pop().unwrap_or(self.nodes.len() as NodeId);
         match self.nodes.get_mut(id as usize) {
             Some(slot) => *slot = Some(node),
@@ -164,18 +174,23 @@ impl PrefixCache {
         id
     }
 
-    /// Gives a node a block, unless it has one of the group. Returns the block that it has now.
-    pub fn offer(&mut self, id: NodeId, block: GroupBlock) -> BlockId {
+    /// Gives a node a block, unless it has one of the group. Returns the block that it has now. `now` is the tick of the offer.
+    pub fn offer(&mut self, id: NodeId, block: GroupBlock, now: u64) -> BlockId {
         let Some(Some(node)) = self.nodes.get_mut(id as usize) else { return block.id };
         if node.blocks.len() <= block.group {
             node.blocks.resize(block.group + 1, None);
         }
         let Some(slot) = node.blocks.get_mut(block.group) else { return block.id };
-        let kept = *slot.get_or_insert(block.id);
-        if block.group > 0 {
-            self.partial.insert((node.partial_used, id));
+        if let Some(present) = *slot {
+            return present;
         }
-        kept
+        *slot = Some(block.id);
+        if block.group > 0 {
+            self.others.remove(&(node.others_used, id));
+            node.others_used = now;
+            self.others.insert((now, id));
+        }
+        block.id
     }
 
     /// A node's block of a group, if it has one.
@@ -183,12 +198,28 @@ impl PrefixCache {
         *self.nodes.get(id as usize)?.as_ref()?.blocks.get(group)?
     }
 
+    /// Marks a node as one whose recurrent state is a checkpoint: it stays until it is evicted.
+    pub fn keep_state(&mut self, id: NodeId) {
+        if let Some(Some(node)) = self.nodes.get_mut(id as usize) {
+            node.is_checkpoint = true;
+        }
+    }
+
+    /// Takes a recurrent state from a node, unless it is a checkpoint or in use. `false`: it was not taken.
+    pub fn take_state(&mut self, id: NodeId, state: GroupBlock, pool: &StatePool) -> bool {
+        let is_checkpoint = |node: &Node| node.is_checkpoint;
+        let kept = self.nodes.get(id as usize).and_then(Option::as_ref).is_none_or(is_checkpoint);
+        let is_there = self.block(id, state.group) == Some(state.id);
+        is_there && !kept && pool.is_idle(state) && self.take(id, state.group).is_some()
+    }
+
     /// Takes a node's block of a group after the first. `None`: it has none.
-    pub fn take(&mut self, id: NodeId, group: usize) -> Option<GroupBlock> {
+    fn take(&mut self, id: NodeId, group: usize) -> Option<GroupBlock> {
         let node = self.nodes.get_mut(id as usize)?.as_mut()?;
         let block = node.blocks.get_mut(group)?.take()?;
-        if !node.has_partial() {
-            self.partial.remove(&(node.partial_used, id));
+        node.is_checkpoint = false;
+        if !node.has_others() {
+            self.others.remove(&(node.others_used, id));
         }
         Some(GroupBlock { group, id: block })
     }
@@ -201,7 +232,7 @@ impl PrefixCache {
             if parent == leaf {
                 self.touch(id, now);
             }
-            self.touch_partial(id, now);
+            self.touch_others(id, now);
             let Some(Some(node)) = self.nodes.get(id as usize) else { return };
             parent = node.parent;
         }
@@ -215,12 +246,12 @@ impl PrefixCache {
         node.last_used = now;
     }
 
-    fn touch_partial(&mut self, id: NodeId, now: u64) {
+    fn touch_others(&mut self, id: NodeId, now: u64) {
         let Some(Some(node)) = self.nodes.get_mut(id as usize) else { return };
-        if self.partial.remove(&(node.partial_used, id)) {
-            self.partial.insert((now, id));
+        if self.others.remove(&(node.others_used, id)) {
+            self.others.insert((now, id));
         }
-        node.partial_used = now;
+        node.others_used = now;
     }
 
     /// The tick of the last use of what would be evicted next.
@@ -232,18 +263,17 @@ impl PrefixCache {
     fn next_eviction(&self, pool: &StatePool) -> Option<(u64, Eviction, NodeId)> {
         let node = |id: NodeId| self.nodes.get(id as usize)?.as_ref();
         let is_idle = |id: NodeId| self.block(id, 0).is_some_and(|id| pool.is_idle(GroupBlock { group: 0, id }));
-        let has_idle = |id: NodeId| node(id).is_some_and(|node| node.idle_partial(pool).next().is_some());
+        let has_idle = |id: NodeId| node(id).is_some_and(|node| node.idle_others(pool).next().is_some());
         let leaf = self.leaves.iter().find(|(_, id)| is_idle(*id)).map(|(used, id)| (*used, Eviction::Leaf, *id));
-        let partial =
-            self.partial.iter().find(|(_, id)| has_idle(*id)).map(|(used, id)| (*used, Eviction::Partial, *id));
-        leaf.into_iter().chain(partial).min()
+        let others = self.others.iter().find(|(_, id)| has_idle(*id)).map(|(used, id)| (*used, Eviction::Others, *id));
+        leaf.into_iter().chain(others).min()
     }
 
     /// Evicts what is least recently used of what no sequence holds. Returns its blocks; none if all are held.
     pub fn evict(&mut self, pool: &StatePool) -> Vec<GroupBlock> {
         match self.next_eviction(pool) {
             Some((_, Eviction::Leaf, id)) => self.remove_leaf(id),
-            Some((_, Eviction::Partial, id)) => self.take_partial(id, pool),
+            Some((_, Eviction::Others, id)) => self.take_others(id, pool),
             None => Vec::new(),
         }
     }
@@ -251,7 +281,7 @@ impl PrefixCache {
     fn remove_leaf(&mut self, id: NodeId) -> Vec<GroupBlock> {
         let Some(node) = self.nodes.get_mut(id as usize).and_then(Option::take) else { return Vec::new() };
         self.leaves.remove(&(node.last_used, id));
-        self.partial.remove(&(node.partial_used, id));
+        self.others.remove(&(node.others_used, id));
         self.edges.remove(&(node.parent, node.edge));
         self.free.push(id);
         if let Parent::Node(parent) = node.parent
@@ -266,9 +296,9 @@ impl PrefixCache {
     }
 
     /// Takes the blocks of groups after the first that no sequence holds from a node.
-    fn take_partial(&mut self, id: NodeId, pool: &StatePool) -> Vec<GroupBlock> {
+    fn take_others(&mut self, id: NodeId, pool: &StatePool) -> Vec<GroupBlock> {
         let Some(Some(node)) = self.nodes.get(id as usize) else { return Vec::new() };
-        let idle: Vec<GroupBlock> = node.idle_partial(pool).collect();
+        let idle: Vec<GroupBlock> = node.idle_others(pool).collect();
         idle.into_iter().filter_map(|block| self.take(id, block.group)).collect()
     }
 
@@ -319,7 +349,7 @@ mod tests {
             let groups = pool.groups().len();
             for group in 0..groups {
                 let block = GroupBlock { group, id: pool.allocate(group).unwrap() };
-                assert_eq!(tree.offer(node, block), block.id);
+                assert_eq!(tree.offer(node, block, u64::from(*token)), block.id);
                 pool.cache(block);
                 pool.release(block);
             }
@@ -345,7 +375,7 @@ mod tests {
         assert!(tree.find(root_of(1, None, true), edges(&[7]), &pool, 22).nodes.is_empty(), "a long sequence");
         assert!(tree.find(root_of(1, Some(1), false), edges(&[7]), &pool, 22).nodes.is_empty(), "an adapter");
         let again = tree.insert(root(1), edge(7), 23);
-        assert_eq!(tree.offer(again, GroupBlock { group: 0, id: 99 }), 0, "the block that was there stays");
+        assert_eq!(tree.offer(again, GroupBlock { group: 0, id: 99 }, 23), 0, "the block that was there stays");
         let gone: Vec<_> = (0..3).flat_map(|_| evict(&mut tree, &mut pool)).collect();
         assert_eq!(gone, [(0, 2), (0, 1), (0, 0)], "from the leaves to the root");
         assert_eq!((tree.blocks().len(), pool.used_bytes(), tree.evict(&pool).len()), (0, 0, 0));
@@ -356,7 +386,7 @@ mod tests {
         let (mut tree, mut pool) = (PrefixCache::default(), pool(&[None]));
         let block = GroupBlock { group: 0, id: pool.allocate(0).unwrap() };
         let node = tree.insert(root(1), edge(7), 1);
-        tree.offer(node, block);
+        tree.offer(node, block, 1);
         pool.cache(block);
         assert_eq!((tree.evict(&pool), tree.oldest_use(&pool)), (vec![], None));
         pool.release(block);
@@ -384,7 +414,7 @@ mod tests {
         assert!(tree.find(root(1), edges(&text), &pool, 8).nodes.is_empty());
         // The block returns with a sequence that computes the prefix again.
         let id = pool.allocate(1).unwrap();
-        assert_eq!(tree.offer(nodes[0], GroupBlock { group: 1, id }), id);
+        assert_eq!(tree.offer(nodes[0], GroupBlock { group: 1, id }, 8), id);
         assert_eq!(tree.find(root(1), edges(&text), &pool, 9).nodes, nodes[..1]);
     }
 }

@@ -1,11 +1,11 @@
 //! The state of a sequence's recurrent layers: the block that a step reads, and the one that it writes.
 //!
 //! Keys and values of rejected draft tokens are overwritten, but a state that has seen a token cannot forget it. Then the block that
-//! was written is dropped, and the next step computes the accepted tokens again.
+//! was written is dropped, and the next step computes the accepted tokens again. That step is still one that decodes: it waits for no
+//! prompt.
 
 use super::block_pool::{GroupBlock, StatePool};
-use super::prefix_cache::{NodeId, Parent, PrefixCache};
-use super::{Model, Sequence};
+use super::prefix_cache::{NodeId, PrefixCache};
 use outpost_models::kv::{BLOCK, BlockId};
 
 /// The states of recurrent layers in a step.
@@ -23,10 +23,12 @@ pub struct RecurrentState {
     current: Option<BlockId>,
     /// The block that the next step writes.
     next: Option<BlockId>,
+    /// Accepted tokens that the next step computes again.
+    again: usize,
     /// Positions, in ascending order, after which the state stays in the prefix cache.
     checkpoints: Vec<usize>,
-    /// The node with the newest state that it left in the prefix cache at another position.
-    newest: Option<NodeId>,
+    /// The newest state in the prefix cache that is no checkpoint. The next one replaces it.
+    newest: Option<(NodeId, GroupBlock)>,
 }
 
 impl RecurrentState {
@@ -34,10 +36,11 @@ impl RecurrentState {
         self.current.into_iter().chain(self.next)
     }
 
-    /// Starts after a cached prefix. `cached`: the state after it, which the sequence holds now. `known`: positions whose
-    /// tokens are cached. `last`: the last position at which logits are not needed yet.
-    pub fn start(&mut self, cached: Option<BlockId>, [computed, known, last]: [usize; 3]) {
-        self.current = cached;
+    /// Starts after a cached prefix of `computed` positions. `state`: the state after it, which the sequence holds now. The state
+    /// becomes a checkpoint at the end of the `known` positions that other texts have in common with this one, and before the
+    /// position `last`.
+    pub fn start(&mut self, state: Option<BlockId>, computed: usize, known: usize, last: usize) {
+        self.current = state;
         self.checkpoints = [known, last].map(|position| position / BLOCK * BLOCK).to_vec();
         self.checkpoints.retain(|position| *position > computed);
         self.checkpoints.sort_unstable();
@@ -45,6 +48,11 @@ impl RecurrentState {
 
     pub fn set_next(&mut self, id: BlockId) {
         self.next = Some(id);
+    }
+
+    /// Accepted tokens that the next step computes again.
+    pub fn again(&self) -> usize {
+        self.again
     }
 
     pub fn lacks_next(&self) -> bool {
@@ -63,60 +71,50 @@ impl RecurrentState {
         checkpoint.or(block).unwrap_or(end)
     }
 
-    /// Leaves the state after `computed` positions, which end with this node, in the prefix cache. Returns the blocks that became
-    /// free.
-    fn leave(
+    /// Takes over the state that a step wrote. `positions`: computed tokens that stay; `is_whole`: all of them do. Returns the
+    /// state that is no longer needed.
+    pub fn advance(&mut self, positions: usize, is_whole: bool) -> Option<BlockId> {
+        self.again = if is_whole { 0 } else { positions };
+        if is_whole { std::mem::replace(&mut self.current, self.next.take()) } else { self.next.take() }
+    }
+
+    pub fn is_checkpoint(&self, position: usize) -> bool {
+        self.checkpoints.contains(&position)
+    }
+
+    /// Puts the state, a block of the group with the index `group`, into the prefix cache, in place of an earlier one that is no
+    /// checkpoint. `node` ends the computed positions. Returns the blocks that became free.
+    pub fn cache(
         &mut self,
         node: NodeId,
-        computed: usize,
         group: usize,
-        (prefixes, pool): (&mut PrefixCache, &mut StatePool),
+        is_checkpoint: bool,
+        (pool, prefixes): (&mut StatePool, &mut PrefixCache),
+        now: u64,
     ) -> Vec<GroupBlock> {
         let Some(id) = self.current else { return Vec::new() };
-        let (own, had) = (GroupBlock { group, id }, prefixes.block(node, group));
-        let kept = GroupBlock { group, id: prefixes.offer(node, own) };
-        if had == Some(id) {
-            return Vec::new();
+        let (own, mut freed) = (GroupBlock { group, id }, Vec::new());
+        let had = prefixes.block(node, group);
+        let kept = GroupBlock { group, id: prefixes.offer(node, own, now) };
+        match had {
+            None => pool.cache(own),
+            Some(had) if had == id => {}
+            Some(_) => {
+                pool.share(kept);
+                freed.extend(Some(own).filter(|own| pool.release(*own)));
+                self.current = Some(kept.id);
+            }
         }
-        let mut freed = Vec::new();
-        if had.is_none() {
-            pool.cache(own);
-        } else {
-            pool.share(kept);
-            freed.extend(Some(own).filter(|own| pool.release(*own)));
-            self.current = Some(kept.id);
+        if is_checkpoint {
+            prefixes.keep_state(node);
         }
-        let older = self.newest.take().and_then(|older| prefixes.take(older, group));
-        freed.extend(older.filter(|older| pool.uncache(*older)));
-        self.newest = Some(node).filter(|_| had.is_none() && !self.checkpoints.contains(&computed));
+        if self.newest == Some((node, kept)) {
+            return freed;
+        }
+        let older = self.newest.take().filter(|(node, older)| prefixes.take_state(*node, *older, pool));
+        freed.extend(older.map(|(_, older)| older).filter(|older| pool.uncache(*older)));
+        self.newest = Some((node, kept)).filter(|_| had.is_none() && !is_checkpoint);
         freed
-    }
-}
-
-impl Sequence {
-    /// The index of the group of recurrent layers, if the model has any: it follows those of attention.
-    pub(super) fn recurrent_group(&self) -> usize {
-        self.tables.len()
-    }
-
-    /// Takes over the state that a step wrote. `positions`: computed tokens that stay. Returns those that are computed now: none
-    /// if the state has seen others, too. Appends blocks that became free to `freed`.
-    pub(super) fn advance_state(&mut self, model: &mut Model, positions: usize, freed: &mut Vec<GroupBlock>) -> usize {
-        let (group, is_whole) = (self.recurrent_group(), positions == self.planned);
-        let Some(state) = &mut self.recurrent else { return positions };
-        let dropped =
-            if is_whole { std::mem::replace(&mut state.current, state.next.take()) } else { state.next.take() };
-        let dropped = dropped.map(|id| GroupBlock { group, id });
-        freed.extend(dropped.filter(|block| model.state.release(*block)));
-        if is_whole { positions } else { 0 }
-    }
-
-    /// Leaves the recurrent state in the prefix cache if it is the one after the last cached block.
-    pub(super) fn leave_state(&mut self, model: &mut Model, freed: &mut Vec<GroupBlock>) {
-        let (group, at_block) = (self.recurrent_group(), self.computed == self.cached * BLOCK);
-        if let (Some(state), Parent::Node(node), true) = (&mut self.recurrent, self.parent, at_block) {
-            freed.extend(state.leave(node, self.computed, group, (&mut model.prefixes, &mut model.state)));
-        }
     }
 }
 
@@ -127,7 +125,7 @@ mod tests {
     #[test]
     fn rows_end_at_checkpoints_and_blocks() {
         let mut state = RecurrentState::default();
-        state.start(None, [16, 70, 105]);
+        state.start(None, 16, 70, 105);
         assert_eq!(state.checkpoints, [64, 96]);
         for (start, end, expected) in
             [(16, 60, 48), (16, 90, 64), (64, 96, 96), (64, 107, 96), (96, 107, 107), (110, 111, 111)]

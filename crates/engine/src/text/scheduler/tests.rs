@@ -171,7 +171,7 @@ impl Driver {
                 };
                 prefill += if row.is_prefill() { row.tokens.len() } else { 0 };
                 let own = &self.scheduler.models[&batch.model];
-                assert_eq!(row.tables.len() + usize::from(row.state.is_some()), own.state.groups().len());
+                assert_eq!(row.tables.len() + usize::from(row.state.is_some()), own.pool.groups().len());
                 if let Some(StateUpdate { read, write }) = row.state {
                     let key = |id| (batch.model, GroupBlock { group: row.tables.len(), id });
                     let before = read.map(|id| self.written[&key(id)].as_slice()).unwrap_or_default();
@@ -179,7 +179,7 @@ impl Driver {
                     assert!(read != Some(write) && !own.prefixes_hold(key(write).1), "a state in use is written");
                     self.written.insert(key(write), tokens[..end].to_vec());
                 }
-                for ((group, table), layout) in row.tables.iter().enumerate().zip(own.state.groups()) {
+                for ((group, table), layout) in row.tables.iter().enumerate().zip(own.pool.groups()) {
                     assert!(table.len() * BLOCK >= end);
                     let StateKind::Attention { window } = layout.kind else { panic!("recurrent layers have no table") };
                     // The first token of the row sees the earliest positions.
@@ -220,9 +220,9 @@ impl Driver {
                 let states = sequence.recurrent.iter().flat_map(RecurrentState::held);
                 holders.extend(states.map(|id| GroupBlock { group: sequence.tables.len(), id }));
             }
-            for group in 0..model.state.groups().len() {
+            for group in 0..model.pool.groups().len() {
                 let of = |blocks: &BTreeSet<GroupBlock>| blocks.iter().filter(|block| block.group == group).count();
-                let blocks = model.state.blocks(group);
+                let blocks = model.pool.blocks(group);
                 let all = holders.union(&cached).copied().collect();
                 assert_eq!(of(&all), blocks.in_use(), "blocks are leaked or have no holder");
                 assert_eq!(of(&cached.difference(&holders).copied().collect()), blocks.idle());
@@ -430,8 +430,8 @@ fn a_second_turn_needs_the_last_window_of_the_cached_prefix() {
     assert_eq!(submit(&mut driver), 320);
     // Blocks of windows are evicted from the front, before the blocks that all later tokens see.
     driver.scheduler.shrink(driver.scheduler.used_bytes() - 10 * BYTES / 2);
-    assert_eq!(driver.scheduler.models[&1].state.blocks(0).in_use(), 21);
-    assert_eq!(driver.scheduler.models[&1].state.blocks(1).in_use(), 11);
+    assert_eq!(driver.scheduler.models[&1].pool.blocks(0).in_use(), 21);
+    assert_eq!(driver.scheduler.models[&1].pool.blocks(1).in_use(), 11);
     assert_eq!(submit(&mut driver), 336);
 }
 
@@ -453,7 +453,7 @@ fn a_sequence_leaves_states_at_the_end_of_its_prompt_and_at_its_newest_block() {
     let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
     let request = driver.submit(recurrent_request(prompt(1, 100), 28));
     driver.finish();
-    let states = |driver: &Driver| driver.scheduler.models[&1].state.blocks(2).in_use();
+    let states = |driver: &Driver| driver.scheduler.models[&1].pool.blocks(2).in_use();
     assert_eq!(states(&driver), 2, "after 96 and 112 positions");
     let text = driver.expected[&SequenceId { request, choice: 0 }].clone();
     assert_eq!(cached_by(&mut driver, [text, prompt(2, 30)].concat()), 112);
@@ -468,6 +468,35 @@ fn a_beginning_that_two_prompts_share_gets_a_state() {
 }
 
 #[test]
+fn the_state_of_a_shared_beginning_outlives_those_of_single_texts() {
+    let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
+    let text = |seed| [prompt(1, 70), prompt(seed, 40)].concat();
+    assert_eq!([2, 3].map(|seed| cached_by(&mut driver, text(seed))), [0, 0]);
+    driver.scheduler.shrink(driver.scheduler.used_bytes() - BYTES);
+    assert_eq!(cached_by(&mut driver, text(4)), 64);
+}
+
+#[test]
+fn a_state_that_another_sequence_started_from_stays() {
+    let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
+    let first = driver.submit(recurrent_request(prompt(1, 20), 60));
+    let id = SequenceId { request: first, choice: 0 };
+    while driver.expected[&id].len() < 50 {
+        driver.step(32);
+    }
+    let text = driver.expected[&id][..48].to_vec();
+    let second = driver.submit(recurrent_request([text.clone(), prompt(2, 20)].concat(), 1));
+    driver.finish();
+    assert_eq!(
+        driver.scheduler.models[&1].pool.blocks(2).in_use(),
+        4,
+        "after 16, 48 and 64 positions, and after 64 of the first"
+    );
+    assert_eq!(driver.served[&1].1, 61, "{second}");
+    assert_eq!(cached_by(&mut driver, [text, prompt(3, 20)].concat()), 48);
+}
+
+#[test]
 fn a_state_that_has_seen_a_rejected_token_is_dropped() {
     let mut driver = Driver::new(scheduler(2), 100 * BYTES);
     let request = driver.submit(recurrent_request(prompt(1, 17), 20));
@@ -475,13 +504,17 @@ fn a_state_that_has_seen_a_rejected_token_is_dropped() {
     let id = SequenceId { request, choice: 0 };
     let next = |driver: &mut Driver, draft: Vec<u32>| {
         driver.scheduler.propose(id, draft);
-        driver.scheduler.plan(driver.room, 32).batches.remove(0).rows.remove(0)
+        let rows = driver.scheduler.plan(driver.room, 32).batches.remove(0).rows;
+        rows.into_iter().find(|row| row.sequence == id).unwrap()
     };
     let drafted = next(&mut driver, vec![5, 6, 7]);
     assert_eq!((drafted.start, drafted.draft, drafted.tokens[1..].to_vec()), (17, 3, vec![5, 6, 7]));
     driver.scheduler.commit(id, 2, &[5, 9]);
+    let other = Request { tenant: 2, ..recurrent_request(prompt(2, 500), 1) };
+    driver.scheduler.submit(other).unwrap();
     let again = next(&mut driver, vec![1, 2]);
     assert_eq!((again.start, again.draft, again.tokens[1..].to_vec()), (17, 0, vec![5, 9]));
+    assert!(!again.is_prefill() && again.again == 2, "it does not wait for the other tenant's prompt");
     assert_eq!(again.state.unwrap().read, drafted.state.unwrap().read, "the state before the draft");
     driver.scheduler.commit(id, 3, &[10]);
     let whole = next(&mut driver, vec![1, 2]);
