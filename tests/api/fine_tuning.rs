@@ -1,3 +1,4 @@
+use outpost_testing::needs_postgres;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -174,6 +175,7 @@ fn a_job_trains_a_model_that_its_project_can_call() {
 
 #[test]
 fn a_tuned_model_that_one_node_deletes_is_gone_on_the_other() {
+    needs_postgres!();
     let nodes = Nodes::start(&TinyModel::default());
     let [one, two] = &nodes.servers[..] else { panic!() };
     let created = job(one, &one.admin, json!({ "hyperparameters": { "n_epochs": 2 } }));

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
+use outpost_testing::needs_postgres;
 use serde_json::{Value, json};
 
 use crate::background_responses::{begin_stream, cancel, create, get, long, numbered, path_of, wait_for};
@@ -45,6 +46,7 @@ fn rest(events: impl Iterator<Item = Value>) -> Vec<Value> {
 
 #[test]
 fn a_stream_on_another_node_has_every_event_once_and_in_order() {
+    needs_postgres!();
     let nodes = Nodes::start(&calling_model());
     let call = json!({ "tools": [tool("look")], "tool_choice": "required", "max_output_tokens": 300 });
     let logprobs = json!({ "include": ["message.output_text.logprobs"], "max_output_tokens": 200 });
@@ -68,6 +70,7 @@ fn a_stream_on_another_node_has_every_event_once_and_in_order() {
 
 #[test]
 fn streams_follow_a_response_while_another_node_generates_it_and_that_may_cancel_it() {
+    needs_postgres!();
     let nodes = Nodes::start(&endless_model());
     let (response, lines) = begin_stream(nodes.first(), endless());
     let generator = nodes.generator();
@@ -102,6 +105,7 @@ fn streams_follow_a_response_while_another_node_generates_it_and_that_may_cancel
 
 #[test]
 fn a_stream_ends_with_an_error_when_the_node_that_generates_its_response_stops() {
+    needs_postgres!();
     let mut nodes = Nodes::start(&endless_model());
     let (response, lines) = begin_stream(nodes.first(), endless());
     drop(lines);
@@ -123,6 +127,7 @@ fn a_stream_ends_with_an_error_when_the_node_that_generates_its_response_stops()
 
 #[test]
 fn the_status_is_the_same_on_every_node_without_a_stream() {
+    needs_postgres!();
     let nodes = Nodes::start(&endless_model());
     let response = create(nodes.first(), endless());
     for server in &nodes.servers {

@@ -95,6 +95,7 @@ fn tls_needs_a_known_authority_and_the_right_name() {
 
 #[test]
 fn a_server_without_tls_is_refused() {
+    needs_postgres!();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = std::thread::spawn(move || {
