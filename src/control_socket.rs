@@ -1,5 +1,5 @@
 //! A Unix socket in the data folder through which `outpost backup`, `check`, `audit export`, `usage export` and
-//! `models export` reach the store of a running server, and `sign-in` gets a link.
+//! `models export` reach the store of a running server. `sign-in` gets a link, and `health` the server's address.
 //!
 //! A process that can open the data folder (0700) can read the database anyway, so the socket needs no key. Requests
 //! and replies are one JSON object per line.

@@ -1,6 +1,6 @@
 //! A circuit breaker: it keeps requests away from a target that fails.
 //!
-//! It opens after a few failures in a row, or when half of the recent requests failed. After a while one request may try
+//! It opens after a few failures in a row, or when more than half of the recent requests failed. After a while one request may try
 //! the target. If that fails, the breaker stays open for twice as long. It closes when the response begins, since a text can
 //! take minutes, but a failure opens it again until a response has ended well.
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Failures in a row that open the breaker.
 const MAX_CONSECUTIVE: u32 = 5;
-/// The number of recent requests, of which less than half may fail.
+/// The number of recent requests. If more than half of this number have failed, the breaker opens.
 const WINDOW: usize = 20;
 /// How long the breaker is open at first.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
