@@ -379,11 +379,11 @@ impl RunningText for RunningChat {
         Some(self.call_ids)
     }
 
-    fn store(&mut self, output: &OutputItems) -> bool {
+    fn begin_storing(&mut self, output: &OutputItems) -> bool {
         self.turn_recorder.begin(output)
     }
 
-    async fn stored(&mut self) -> Result<()> {
+    async fn wait_until_stored(&mut self) -> Result<()> {
         self.turn_recorder.finish().await
     }
 

@@ -255,13 +255,13 @@ pub trait RunningText {
         None
     }
 
-    /// Begins to store its output in its conversation, now that it has ended. False if it has none.
-    fn store(&mut self, _output: &OutputItems) -> bool {
+    /// Begins to store its output, which is complete, in its conversation. Returns false if it has no conversation.
+    fn begin_storing(&mut self, _output: &OutputItems) -> bool {
         false
     }
 
-    /// Waits until the output is stored. Cancel-safe.
-    async fn stored(&mut self) -> Result<()> {
+    /// Waits until the output is stored, if that has begun. Cancel-safe.
+    async fn wait_until_stored(&mut self) -> Result<()> {
         Ok(())
     }
 

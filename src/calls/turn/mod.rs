@@ -18,7 +18,7 @@ pub struct Turn<C = RunningChat> {
     outputs: Vec<OutputItems>,
     /// When the last delta arrived.
     completed_at: Option<Timestamp>,
-    /// The last event, until the output is stored.
+    /// The last event, while the output is being stored.
     held: Option<TurnEvent>,
     clock_rng: Arc<dyn ClockRng>,
 }
@@ -31,7 +31,8 @@ impl<C: RunningText> Turn<C> {
     }
 
     /// What the next delta of any choice adds; `None` when all have ended. The last event is returned once the output is
-    /// stored in its conversation. Cancel-safe.
+    /// stored in its conversation. A call with a conversation has one choice, so the end of a choice is the end of the turn.
+    /// Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<TurnEvent>> {
         while self.held.is_none() {
             let delta = match self.call.next().await? {
@@ -42,14 +43,14 @@ impl<C: RunningText> Turn<C> {
             let event = output.add(delta);
             if event.ending.is_some() {
                 self.completed_at = Some(self.clock_rng.now());
-                if self.call.store(output) {
+                if self.call.begin_storing(output) {
                     self.held = Some(event);
                     break;
                 }
             }
             return Some(Ok(event));
         }
-        let stored = self.call.stored().await;
+        let stored = self.call.wait_until_stored().await;
         let event = self.held.take()?;
         Some(stored.map(|()| event))
     }

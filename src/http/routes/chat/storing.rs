@@ -30,7 +30,8 @@ pub struct Delivery {
     pub includes_reasoning: bool,
 }
 
-/// A running chat, whose completion may be stored. Dropping it cancels the work.
+/// A running chat. Leaves out the reasoning if its client does not want it, and stores the completion if the request asks
+/// for it. Dropping it cancels the work.
 pub struct StoringChat {
     pub turn: Turn,
     delivery: Delivery,
