@@ -20,6 +20,7 @@ mod fake_target;
 mod false_usage;
 mod files;
 mod floods;
+mod interleaved_calls;
 mod other_calls;
 mod second_server;
 mod target_choice;

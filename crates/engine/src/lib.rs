@@ -97,7 +97,7 @@ pub use text::request::{
 pub use text::sampler::parameters::{
     SAMPLING_PARAMETERS, SamplingParameter, SamplingParameters, SamplingRule, SamplingValue,
 };
-pub use text::tools::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCallDelta};
+pub use text::tools::{CallMode, InputFormat, JsonDepth, OutputSpec, TextFormat, Tool, ToolCallDelta};
 pub use text::training_example::{TrainingExample, TrainingTexts};
 pub use tokenizer::{InfillFile, InfillTexts, SpecialTokenOptions, TokenIds, TokenizeLimits};
 use training::TrainingQueue;

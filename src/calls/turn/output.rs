@@ -1,12 +1,18 @@
 //! The output of a turn, put together from deltas. Whole responses and streams come from the same items.
+//!
+//! Items grow one after another: only the last one does. Most APIs can express nothing else. The deltas of local models are
+//! in this order, but some servers of upstream models interleave the arguments of several calls. So what follows a call is
+//! held back until the arguments of that call are complete, or until the end of the choice.
 
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::calls::custom_tools::InputDecoder;
-use crate::engine::{FinishReason, PromptToken, TextDelta, TokenInfo, ToolCallDelta};
+use crate::engine::{FinishReason, JsonDepth, PromptToken, TextDelta, TokenInfo, ToolCallDelta};
 
 /// An item of the output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,8 +27,7 @@ pub enum OutputItem {
     CustomCall { call: u32, name: String, input: String },
 }
 
-/// What a delta adds to the items. The last item is the one that grows, except that servers of upstream models may go on
-/// with an earlier call.
+/// A change of the items. Only the last item grows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Step {
     /// An item is complete.
@@ -34,7 +39,7 @@ pub enum Step {
         text: String,
         tokens: Vec<TokenInfo>,
     },
-    /// Text of the arguments of the call with this number, or an empty part of it.
+    /// Text of the arguments of the last item, which is the call with this number. May be empty.
     Arguments {
         call: u32,
         text: String,
@@ -43,7 +48,7 @@ pub enum Step {
     Input(String),
 }
 
-/// What a delta adds to the output of a choice.
+/// What a delta adds to the output of a choice, with what was held back until now.
 #[derive(Debug, Default)]
 pub struct TurnEvent {
     pub choice: u32,
@@ -53,28 +58,29 @@ pub struct TurnEvent {
     pub tokens: Vec<TokenInfo>,
     /// All tokens, if token IDs were requested.
     pub token_ids: Vec<u32>,
-    /// The tokens of the prompt, with the first event of the choice, if their log-probabilities were requested.
+    /// The tokens of the prompt, if their log-probabilities were requested. Only the first event of the choice has them.
     pub prompt: Option<Arc<[PromptToken]>>,
-    /// Set in the last event of the choice.
+    /// How the choice ends. Only its last event has it.
     pub ending: Option<FinishReason>,
 }
 
 impl TurnEvent {
     /// The added reasoning.
-    pub fn reasoning(&self) -> &str {
-        self.steps
-            .iter()
-            .find_map(|step| if let Step::Reasoning(text) = step { Some(text.as_str()) } else { None })
-            .unwrap_or_default()
+    pub fn reasoning(&self) -> Cow<'_, str> {
+        let parts = self.steps.iter();
+        joined(parts.filter_map(|step| if let Step::Reasoning(text) = step { Some(text.as_str()) } else { None }))
     }
 
     /// The added text.
-    pub fn text(&self) -> &str {
-        self.steps
-            .iter()
-            .find_map(|step| if let Step::Text { text, .. } = step { Some(text.as_str()) } else { None })
-            .unwrap_or_default()
+    pub fn text(&self) -> Cow<'_, str> {
+        let parts = self.steps.iter();
+        joined(parts.filter_map(|step| if let Step::Text { text, .. } = step { Some(text.as_str()) } else { None }))
     }
+}
+
+/// The parts as one text. A single part is not copied.
+fn joined<'a>(parts: impl Iterator<Item = &'a str>) -> Cow<'a, str> {
+    parts.fold(Cow::default(), |text, part| text + part)
 }
 
 /// A tool call that the model generated.
@@ -112,31 +118,39 @@ pub struct OutputItems {
     items: Vec<OutputItem>,
     /// The names of the custom tools.
     custom: Vec<String>,
-    /// Reads the input of the last call, if it is of a custom tool.
+    /// Finds the end of the arguments of the last item; `None` if it is not a call, or if they are complete.
+    arguments: Option<JsonDepth>,
+    /// Reads the input out of the arguments of the last item, if that is a call of a custom tool.
     decoder: InputDecoder,
-    /// The arguments of the calls of custom tools, as the model wrote them.
+    /// The arguments of the calls of custom tools, in the order of the calls, as the model wrote them.
     custom_arguments: Vec<String>,
+    /// Parts of items, and calls without their arguments, that follow the last item while that is a call whose arguments are
+    /// not complete.
+    held: VecDeque<OutputItem>,
+    /// The arguments of the calls in `held` so far, by number.
+    held_arguments: HashMap<u32, String>,
     kept: KeptTokens,
     /// Tokens that have not added text yet.
     pending: Vec<TokenInfo>,
-    /// All tokens, if they are kept.
+    /// All tokens so far, if they are kept.
     pub tokens: Vec<TokenInfo>,
-    /// All tokens, if token IDs were requested.
+    /// The IDs of all tokens so far, if they were requested.
     pub token_ids: Vec<u32>,
-    /// The tokens of the prompt, if their log-probabilities were requested.
+    /// The tokens of the prompt, if their log-probabilities were requested; `None` before the first delta.
     pub prompt: Option<Arc<[PromptToken]>>,
+    /// How the choice ended; `None` until it has.
     pub ending: Option<FinishReason>,
-    /// Whether there may be no items at the end.
+    /// True if the choice may end without any item. Otherwise it then has an empty message.
     may_be_empty: bool,
 }
 
 impl OutputItems {
-    /// The items of a response whose custom tools have these names.
+    /// The items of a response of the Responses API, which has at least one. `custom`: the names of its custom tools.
     pub fn new(custom: Vec<String>) -> Self {
         Self { custom, kept: KeptTokens::OfTexts, ..Self::default() }
     }
 
-    /// The items of an API in which an output may have none.
+    /// The items of a choice of any other API. They have no custom tools, and a choice may have no item.
     pub fn or_empty(kept: KeptTokens) -> Self {
         Self { kept, may_be_empty: true, ..Self::default() }
     }
@@ -152,17 +166,19 @@ impl OutputItems {
         }
         self.token_ids.extend_from_slice(&token_ids);
         self.prompt = prompt.clone().or(self.prompt.take());
-        self.ending = end.or(self.ending);
         let mut steps = Vec::new();
         if !reasoning.is_empty() {
-            self.add_reasoning(reasoning, &mut steps);
+            self.add_part(OutputItem::Reasoning(reasoning), &mut steps);
         }
         if !text.is_empty() {
-            self.add_text(text, &mut steps);
+            let tokens = std::mem::take(&mut self.pending);
+            self.add_part(OutputItem::Message { text, tokens }, &mut steps);
         }
         for call in calls {
             self.add_call(call, &mut steps);
         }
+        self.ending = end.or(self.ending);
+        self.add_held(&mut steps);
         if self.ending.is_some() && self.items.is_empty() && !self.may_be_empty {
             // A response without any item has an empty message.
             self.start(OutputItem::Message { text: String::new(), tokens: Vec::new() }, &mut steps);
@@ -172,13 +188,6 @@ impl OutputItems {
 
     /// Does what a step says.
     pub fn apply(&mut self, step: &Step) {
-        if let Step::Arguments { call: number, text } = step {
-            let called = self.items.iter_mut().rev().find(|item| item.call_number() == Some(*number));
-            if let Some(OutputItem::Call { arguments, .. }) = called {
-                arguments.push_str(text);
-            }
-            return;
-        }
         match (step, self.items.last_mut()) {
             (Step::Start(item), _) => self.items.push(item.clone()),
             (Step::Reasoning(added), Some(OutputItem::Reasoning(text))) => text.push_str(added),
@@ -186,6 +195,7 @@ impl OutputItems {
                 text.push_str(added);
                 tokens.extend_from_slice(new);
             }
+            (Step::Arguments { text, .. }, Some(OutputItem::Call { arguments, .. })) => arguments.push_str(text),
             (Step::Input(added), Some(OutputItem::CustomCall { input, .. })) => input.push_str(added),
             _ => {}
         }
@@ -196,6 +206,29 @@ impl OutputItems {
         steps.push(step);
     }
 
+    /// Adds a part of an item, or a call without its arguments, unless it has to wait.
+    fn add_part(&mut self, part: OutputItem, steps: &mut Vec<Step>) {
+        self.held.push_back(part);
+        self.add_held(steps);
+    }
+
+    /// Adds what was held back, up to the next call whose arguments are not complete.
+    fn add_held(&mut self, steps: &mut Vec<Step>) {
+        while self.arguments.is_none() || self.ending.is_some() {
+            let Some(part) = self.held.pop_front() else { return };
+            match part {
+                OutputItem::Reasoning(text) => self.add_reasoning(text, steps),
+                OutputItem::Message { text, tokens } => self.add_text(text, tokens, steps),
+                OutputItem::Call { call, .. } => self.start_call(call, part, steps),
+                OutputItem::CustomCall { call, .. } => {
+                    self.custom_arguments.push(String::new());
+                    self.decoder = InputDecoder::default();
+                    self.start_call(call, part, steps);
+                }
+            }
+        }
+    }
+
     fn add_reasoning(&mut self, added: String, steps: &mut Vec<Step>) {
         if !matches!(self.items.last(), Some(OutputItem::Reasoning(_))) {
             self.start(OutputItem::Reasoning(String::new()), steps);
@@ -203,44 +236,59 @@ impl OutputItems {
         self.push(Step::Reasoning(added), steps);
     }
 
-    fn add_text(&mut self, text: String, steps: &mut Vec<Step>) {
+    fn add_text(&mut self, text: String, tokens: Vec<TokenInfo>, steps: &mut Vec<Step>) {
         if !matches!(self.items.last(), Some(OutputItem::Message { .. })) {
             self.start(OutputItem::Message { text: String::new(), tokens: Vec::new() }, steps);
         }
-        let tokens = std::mem::take(&mut self.pending);
         self.push(Step::Text { text, tokens }, steps);
     }
 
+    fn start_call(&mut self, call: u32, item: OutputItem, steps: &mut Vec<Step>) {
+        self.arguments = Some(JsonDepth::default());
+        self.start(item, steps);
+        let held = self.held_arguments.remove(&call).unwrap_or_default();
+        if !held.is_empty() {
+            self.add_arguments(call, held, steps);
+        }
+    }
+
     fn add_call(&mut self, delta: ToolCallDelta, steps: &mut Vec<Step>) {
-        let ToolCallDelta { index: call, name, arguments: text } = delta;
+        let ToolCallDelta { index: call, name, arguments } = delta;
         let is_start = name.is_some();
         if let Some(name) = name {
             // The tokens of calls are not part of any text.
             self.pending.clear();
+            self.held_arguments.insert(call, String::new());
             let item = match self.custom.contains(&name) {
                 true => OutputItem::CustomCall { call, name, input: String::new() },
                 false => OutputItem::Call { call, name, arguments: String::new() },
             };
-            if let OutputItem::CustomCall { .. } = item {
-                self.decoder = InputDecoder::default();
-                self.custom_arguments.push(String::new());
-            }
-            self.start(item, steps);
+            self.add_part(item, steps);
         }
-        match self.items.iter().rev().find(|item| item.call_number() == Some(call)) {
-            Some(OutputItem::CustomCall { .. }) => {
-                if let Some(arguments) = self.custom_arguments.last_mut() {
-                    arguments.push_str(&text);
-                }
+        if let Some(held) = self.held_arguments.get_mut(&call) {
+            held.push_str(&arguments);
+        } else if self.items.last().and_then(OutputItem::call_number) == Some(call)
+            && (!is_start || !arguments.is_empty())
+        {
+            self.add_arguments(call, arguments, steps);
+            self.add_held(steps);
+        }
+    }
+
+    /// Adds a part of the arguments of the last item.
+    fn add_arguments(&mut self, call: u32, text: String, steps: &mut Vec<Step>) {
+        if self.arguments.as_mut().is_some_and(|depth| text.chars().any(|ch| depth.push(ch))) {
+            self.arguments = None;
+        }
+        match (self.items.last(), self.custom_arguments.last_mut()) {
+            (Some(OutputItem::CustomCall { .. }), Some(arguments)) => {
+                arguments.push_str(&text);
                 let added = self.decoder.push(&text);
                 if !added.is_empty() {
                     self.push(Step::Input(added), steps);
                 }
             }
-            Some(OutputItem::Call { .. }) if !is_start || !text.is_empty() => {
-                self.push(Step::Arguments { call, text }, steps);
-            }
-            _ => {}
+            _ => self.push(Step::Arguments { call, text }, steps),
         }
     }
 
@@ -403,12 +451,48 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_call_may_go_on() {
+    fn what_interleaves_is_put_in_order() {
         let mut output = OutputItems::default();
-        output.add(delta("", vec![call(0, Some("f"), "{"), call(1, Some("g"), "[")], None));
-        let both = vec![call(0, None, "}"), call(1, None, "")];
-        assert_eq!(output.add(delta("", both, None)).steps, [arguments(0, "}"), arguments(1, "")]);
-        assert_eq!(output.items(), [called(0, "f", "{}"), called(1, "g", "[")]);
+        let text = |text: &str| Step::Text { text: text.to_owned(), tokens: Vec::new() };
+        let started = |call, name| Step::Start(called(call, name, ""));
+        let begin = vec![call(0, Some("f"), "{"), call(1, Some("g"), "{")];
+        assert_eq!(output.add(delta("", begin, None)).steps, [started(0, "f"), arguments(0, "{")]);
+        assert_eq!(
+            output.add(delta("a", vec![call(1, None, "\"}"), call(0, None, "")], None)).steps,
+            [arguments(0, "")]
+        );
+        assert_eq!(output.items(), [called(0, "f", "{")]);
+        let more = vec![call(0, None, "}"), call(1, None, "\""), call(0, None, " ")];
+        let g = [arguments(0, "}"), Step::End, started(1, "g"), arguments(1, "{\"}"), arguments(1, "\"")];
+        assert_eq!(output.add(delta("b", more, None)).steps, g);
+        let event = output.add(delta("", vec![call(1, None, "}")], Some(FinishReason::ToolCalls)));
+        let last = [arguments(1, "}"), Step::End, Step::Start(message("")), text("a"), text("b")];
+        assert_eq!((event.text(), event.steps.as_slice()), ("ab".into(), last.as_slice()));
+        assert_eq!(output.items(), [called(0, "f", "{}"), called(1, "g", "{\"}\"}"), message("ab")]);
+    }
+
+    #[test]
+    fn calls_of_custom_tools_may_be_interleaved() {
+        let mut output = OutputItems::new(vec!["patch".to_owned()]);
+        let begin = vec![call(0, Some("patch"), "{\"input\": \"a"), call(1, Some("patch"), "{\"input\": \"")];
+        output.add(delta("", begin, None));
+        output.add(delta("", vec![call(0, None, "b\"}"), call(1, None, "c\"}")], Some(FinishReason::ToolCalls)));
+        let custom =
+            |call, input: &str| OutputItem::CustomCall { call, name: "patch".to_owned(), input: input.to_owned() };
+        assert_eq!(output.items(), [custom(0, "ab"), custom(1, "c")]);
+        let calls: Vec<&str> = output.calls().map(|call| call.arguments).collect();
+        assert_eq!(calls, [r#"{"input": "ab"}"#, r#"{"input": "c"}"#]);
+    }
+
+    #[test]
+    fn what_follows_incomplete_arguments_comes_at_the_end() {
+        let mut output = OutputItems::default();
+        output.add(delta("", vec![call(0, Some("f"), ""), call(1, Some("g"), "{")], None));
+        output.add(delta("", vec![call(2, Some("h"), "{}"), call(1, None, "1")], None));
+        assert_eq!(output.items(), [called(0, "f", "")]);
+        output.add(delta("a", vec![call(0, None, "{")], Some(FinishReason::Length)));
+        let items = [called(0, "f", "{"), called(1, "g", "{1"), called(2, "h", "{}"), message("a")];
+        assert_eq!(output.items(), items);
     }
 
     #[test]

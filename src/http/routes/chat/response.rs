@@ -1,5 +1,6 @@
 //! OpenAI's response format, complete and in chunks.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -138,12 +139,12 @@ pub struct Delta<'a> {
     pub role: Option<&'static str>,
     /// The same text under both names.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reasoning_content: Option<&'a str>,
+    pub reasoning_content: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reasoning: Option<&'a str>,
+    pub reasoning: Option<Cow<'a, str>>,
     /// Inner `None` is null, which starts a response that may have no text.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub content: Option<Option<&'a str>>,
+    pub content: Option<Option<Cow<'a, str>>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<CallDelta<'a>>,
 }

@@ -1,5 +1,7 @@
 //! A chat response as server-sent events, in OpenAI's format.
 
+use std::borrow::Cow;
+
 use actix_web::HttpResponse;
 
 use super::conversation_fields;
@@ -86,20 +88,24 @@ impl ChatEvents {
         let tool_calls = call_deltas(chat.call_ids, *choice, &event.steps);
         let [reasoning, added] =
             [event.reasoning(), event.text()].map(|text| Some(text).filter(|text| !text.is_empty()));
-        let is_empty =
-            reasoning.or(added).is_none() && tool_calls.is_empty() && tokens.is_empty() && token_ids.is_empty();
+        let is_empty = reasoning.is_none()
+            && added.is_none()
+            && tool_calls.is_empty()
+            && tokens.is_empty()
+            && token_ids.is_empty();
         if is_empty && !first {
             return None;
         }
         // Null starts a response that may have no text.
-        let content = added.or((!chat.may_call && reasoning.is_none()).then_some(""));
+        let is_text = added.is_some();
+        let content = added.or((!chat.may_call && reasoning.is_none()).then_some(Cow::Borrowed("")));
         Some(ChunkChoice {
             index: *choice,
             delta: Delta {
                 role: first.then_some("assistant"),
-                reasoning_content: reasoning,
+                reasoning_content: reasoning.clone(),
                 reasoning,
-                content: (first || added.is_some()).then_some(content),
+                content: (first || is_text).then_some(content),
                 tool_calls,
             },
             logprobs: logprobs(tokens, chat.logprobs && !tokens.is_empty()),

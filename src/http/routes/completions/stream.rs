@@ -47,7 +47,7 @@ impl EventSource for CompletionEvents {
             lists
         });
         let choice = TextChoice {
-            text: text.to_owned(),
+            text: text.into_owned(),
             index: *index,
             logprobs: lists,
             prompt_logprobs: None,

@@ -1,5 +1,6 @@
 //! llama.cpp's response to a completion, whole and in events.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ struct TimingsBody {
 #[derive(Serialize)]
 pub struct PartBody<'a> {
     index: u32,
-    content: &'a str,
+    content: Cow<'a, str>,
     tokens: &'a [u32],
     stop: bool,
     tokens_predicted: u32,

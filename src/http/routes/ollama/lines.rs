@@ -49,7 +49,7 @@ impl<C: RunningText + 'static, T: Content> EventSource for Lines<C, T> {
 
     fn event(&mut self, event: &TurnEvent) -> Option<Bytes> {
         let calls = self.calls.next(self.turn.output());
-        let (thinking, text) = (event.reasoning().to_owned(), event.text().to_owned());
+        let (thinking, text) = (event.reasoning().into_owned(), event.text().into_owned());
         if thinking.is_empty() && text.is_empty() && calls.is_empty() && event.tokens.is_empty() {
             return None;
         }

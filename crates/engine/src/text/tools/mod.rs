@@ -7,6 +7,6 @@ mod prompt;
 mod types;
 
 pub use format::{CallFormat, CallSyntax, PYTHON};
-pub use parser::CallParser;
+pub use parser::{CallParser, JsonDepth};
 pub use prompt::ToolPromptStyle;
 pub use types::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCallDelta};

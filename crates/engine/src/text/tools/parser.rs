@@ -45,9 +45,9 @@ enum State {
     Done,
 }
 
-/// The nesting of a JSON object.
-#[derive(Default)]
-struct JsonDepth {
+/// The nesting of a JSON object or array that arrives in parts. Finds its end.
+#[derive(Clone, Debug, Default)]
+pub struct JsonDepth {
     open: u32,
     quoted: bool,
     escaped: bool,
@@ -55,7 +55,7 @@ struct JsonDepth {
 
 impl JsonDepth {
     /// Takes a character. True if the object ends with it.
-    fn push(&mut self, ch: char) -> bool {
+    pub fn push(&mut self, ch: char) -> bool {
         match ch {
             _ if self.escaped => self.escaped = false,
             '\\' => self.escaped = self.quoted,
