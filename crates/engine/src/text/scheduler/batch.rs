@@ -168,10 +168,9 @@ impl Scheduler {
         let Some(model) = self.models.get_mut(&sequence.model) else { return false };
         let fits = model.pool.group(group).is_some_and(|layout| used + layout.block_bytes <= max_bytes);
         if fits && let Some(block) = model.pool.allocate(group) {
-            match (sequence.tables.get_mut(group), &mut sequence.recurrent) {
-                (Some(table), _) => table.push(block),
-                (None, Some(state)) => state.set_next(block),
-                (None, None) => drop(model.pool.release(GroupBlock { group, id: block })),
+            match sequence.tables.get_mut(group) {
+                Some(table) => table.push(block),
+                None => sequence.recurrent.iter_mut().for_each(|state| state.set_next(block)),
             }
         }
         fits

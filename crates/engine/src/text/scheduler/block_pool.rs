@@ -86,6 +86,12 @@ impl StatePool {
         self.groups.get(index).map(|(group, _)| *group)
     }
 
+    /// The first block that a token at `position` needs of any group after the first; see [`StateGroup::first_needed`]. `None`:
+    /// there is one group.
+    pub fn first_needed_of_others(&self, position: usize) -> Option<usize> {
+        self.groups().skip(1).map(|group| group.first_needed(position)).min()
+    }
+
     /// Allocates a block with one holder.
     pub fn allocate(&mut self, group: usize) -> Option<BlockId> {
         self.groups.get_mut(group).map(|(_, blocks)| blocks.allocate())

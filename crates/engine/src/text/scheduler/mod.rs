@@ -473,7 +473,7 @@ impl Sequence {
         let (Some(state), Parent::Node(node), true) = (&mut self.recurrent, self.parent, at_block) else { return };
         let is_checkpoint = state.is_checkpoint(self.computed);
         let Model { pool, prefixes } = &mut *model;
-        freed.extend(state.cache(node, group, is_checkpoint, (pool, prefixes), now));
+        state.cache(node, group, is_checkpoint, (pool, prefixes), now, freed);
         if is_checkpoint {
             self.renew_prefix(model, now);
         }
@@ -486,7 +486,7 @@ impl Sequence {
 
     /// Renews the last use of what the cached prefix of the sequence needs to be reused.
     fn renew_prefix(&self, model: &mut Model, now: u64) {
-        let needed = model.pool.groups().skip(1).map(|group| group.first_needed(self.computed)).min();
+        let needed = model.pool.first_needed_of_others(self.computed);
         let renewed = self.cached.saturating_sub(needed.unwrap_or(self.cached));
         model.prefixes.renew(self.parent, renewed, now);
     }
@@ -527,17 +527,7 @@ impl Sequence {
             let node = model.prefixes.insert(self.parent, edge, now);
             for (group, table) in self.tables.iter_mut().enumerate() {
                 let Some(own) = table.get_mut(self.cached) else { continue };
-                let block = GroupBlock { group, id: *own };
-                let cached = GroupBlock { group, id: model.prefixes.offer(node, block, now) };
-                if cached == block {
-                    model.pool.cache(block);
-                } else {
-                    model.pool.share(cached);
-                    if model.pool.release(block) {
-                        freed.push(block);
-                    }
-                    *own = cached.id;
-                }
+                *own = model.prefixes.adopt(node, GroupBlock { group, id: *own }, &mut model.pool, now, freed);
             }
             self.parent = Parent::Node(node);
             self.cached += 1;

@@ -120,7 +120,7 @@ impl PrefixCache {
         let known = nodes.len();
         nodes.truncate(self.reusable(&nodes, pool));
         nodes.iter().for_each(|id| self.touch(*id, now));
-        let first = pool.groups().skip(1).map(|group| group.first_needed(nodes.len() * BLOCK)).min();
+        let first = pool.first_needed_of_others(nodes.len() * BLOCK);
         nodes.iter().skip(first.unwrap_or(usize::MAX)).for_each(|id| self.touch_others(*id, now));
         CachedPrefix { nodes, known }
     }
@@ -175,7 +175,7 @@ impl PrefixCache {
     }
 
     /// Gives a node a block, unless it has one of the group. Returns the block that it has now. `now` is the tick of the offer.
-    pub fn offer(&mut self, id: NodeId, block: GroupBlock, now: u64) -> BlockId {
+    fn offer(&mut self, id: NodeId, block: GroupBlock, now: u64) -> BlockId {
         let Some(Some(node)) = self.nodes.get_mut(id as usize) else { return block.id };
         if node.blocks.len() <= block.group {
             node.blocks.resize(block.group + 1, None);
@@ -196,6 +196,26 @@ impl PrefixCache {
     /// A node's block of a group, if it has one.
     pub fn block(&self, id: NodeId, group: usize) -> Option<BlockId> {
         *self.nodes.get(id as usize)?.as_ref()?.blocks.get(group)?
+    }
+
+    /// Gives a node a block that a sequence holds. If it has one of the group already, the sequence holds that one instead. Returns
+    /// the block that the sequence holds now. Appends the other one to `freed` if nothing holds it any more.
+    pub fn adopt(
+        &mut self,
+        id: NodeId,
+        own: GroupBlock,
+        pool: &mut StatePool,
+        now: u64,
+        freed: &mut Vec<GroupBlock>,
+    ) -> BlockId {
+        let kept = GroupBlock { id: self.offer(id, own, now), ..own };
+        if kept == own {
+            pool.cache(own);
+        } else {
+            pool.share(kept);
+            freed.extend(Some(own).filter(|own| pool.release(*own)));
+        }
+        kept.id
     }
 
     /// Marks a node as one whose recurrent state is a checkpoint: it stays until it is evicted.

@@ -83,7 +83,7 @@ impl RecurrentState {
     }
 
     /// Puts the state, a block of the group with the index `group`, into the prefix cache, in place of an earlier one that is no
-    /// checkpoint. `node` ends the computed positions. Returns the blocks that became free.
+    /// checkpoint. `node` ends the computed positions. Appends the blocks that became free to `freed`.
     pub fn cache(
         &mut self,
         node: NodeId,
@@ -91,30 +91,22 @@ impl RecurrentState {
         is_checkpoint: bool,
         (pool, prefixes): (&mut StatePool, &mut PrefixCache),
         now: u64,
-    ) -> Vec<GroupBlock> {
-        let Some(id) = self.current else { return Vec::new() };
-        let (own, mut freed) = (GroupBlock { group, id }, Vec::new());
+        freed: &mut Vec<GroupBlock>,
+    ) {
+        let Some(id) = self.current else { return };
         let had = prefixes.block(node, group);
-        let kept = GroupBlock { group, id: prefixes.offer(node, own, now) };
-        match had {
-            None => pool.cache(own),
-            Some(had) if had == id => {}
-            Some(_) => {
-                pool.share(kept);
-                freed.extend(Some(own).filter(|own| pool.release(*own)));
-                self.current = Some(kept.id);
-            }
-        }
+        let id = prefixes.adopt(node, GroupBlock { group, id }, pool, now, freed);
+        self.current = Some(id);
         if is_checkpoint {
             prefixes.keep_state(node);
         }
-        if self.newest == Some((node, kept)) {
-            return freed;
+        let newest = Some((node, GroupBlock { group, id }));
+        if self.newest == newest {
+            return;
         }
         let older = self.newest.take().filter(|(node, older)| prefixes.take_state(*node, *older, pool));
         freed.extend(older.map(|(_, older)| older).filter(|older| pool.uncache(*older)));
-        self.newest = Some((node, kept)).filter(|_| had.is_none() && !is_checkpoint);
-        freed
+        self.newest = newest.filter(|_| had.is_none() && !is_checkpoint);
     }
 }
 
