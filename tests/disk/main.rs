@@ -4,6 +4,9 @@
 
 use outpost_testing::tiny_model;
 
+#[expect(dead_code, reason = "other tests use the rest")]
+#[path = "../common/clock.rs"]
+mod clock;
 mod damage;
 mod faults;
 mod history;

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outpost::app::SystemClockRng;
 use outpost::calls::fine_tuning::TrainingLoop;
 use outpost::clock_rng::ClockRng;
 use outpost::engine::{Engine, Settings};
@@ -15,6 +14,7 @@ use outpost::service::{Access, PageRequest, Services};
 use serde_json::json;
 use tokio::task::LocalSet;
 
+use crate::clock::ShiftedClock;
 use crate::panics;
 use crate::server::{Installation, runtime};
 use crate::simulated_disk::{Disk, Fault};
@@ -76,15 +76,16 @@ fn train(models: &Path, is_full: bool) -> (Job, Vec<u8>) {
     let installation = Installation::new(6);
     let disk = Disk::new(installation.database.clone());
     let server = installation.open(&disk).unwrap();
-    let clock: Arc<dyn ClockRng> = Arc::new(SystemClockRng::default());
-    let engine = Engine::start(Settings::new(models, 1 << 30), clock.clone()).unwrap();
+    let clock = Arc::new(ShiftedClock::default());
+    let clock_rng: Arc<dyn ClockRng> = clock.clone();
+    let engine = Engine::start(Settings::new(models, 1 << 30), clock_rng.clone()).unwrap();
     let job = runtime().block_on(LocalSet::new().run_until(async {
         let access = server.admin(&installation).await.unwrap();
-        let services = Services::start(&server.store, &clock, Duration::from_secs(1)).await.unwrap();
+        let services = Services::start(&server.store, &clock_rng, Duration::from_secs(1)).await.unwrap();
         let jobs = services.jobs.clone();
         let file = upload(&services, &access).await;
         let id = jobs.create(&access, new_job(file, 40)).await.unwrap().id;
-        let (training, stopper) = TrainingLoop::new(engine.clone(), jobs.clone(), clock.clone());
+        let (training, stopper) = TrainingLoop::new(engine.clone(), jobs.clone(), clock_rng.clone());
         let running = tokio::task::spawn_local(training.run());
         if is_full {
             wait_for(&jobs, &access, id, "in its third epoch", |job| job.progress.is_some_and(|at| at.step > 8)).await;
@@ -97,7 +98,8 @@ fn train(models: &Path, is_full: bool) -> (Job, Vec<u8>) {
             }
             tokio::time::sleep(Duration::from_millis(300)).await;
             disk.fail(None);
-            // A change of the queue wakes the loop, which otherwise waits for a quarter of a minute.
+            // The job is tried again after a quarter of a minute. A change of the queue wakes the loop.
+            clock.pass(Duration::from_secs(15));
             let began = Instant::now();
             let other = loop {
                 match jobs.create(&access, new_job(file, 1)).await {

@@ -185,9 +185,9 @@ impl Requests {
                 () = self.stop.wait() => Err(stopping()),
                 () = is_lost.wait() => Err(stopping()),
             };
-            match settle(answered, &recorder, |error| is_temporary(error, model_attempts)) {
+            match settle(answered, &recorder, &mut model_attempts, is_temporary) {
                 Settled::Stopped => return Ok(Outcome::Interrupted),
-                Settled::Retry { is_model_unavailable } => model_attempts += u32::from(is_model_unavailable),
+                Settled::Retry => {}
                 Settled::Ended(answered) => {
                     let result = self.result(answered)?;
                     self.batches.record(batch.id, &request, &result, &recorder).await?;

@@ -1,21 +1,22 @@
 //! Trains the jobs, one at a time. The projects take turns. A job that was interrupted resumes from its last saved
 //! state.
 //!
-//! If servers share the store, each claims a job before it trains it. A server that cannot train a job now leaves it to the
-//! others, and tries again later.
+//! If servers share the store, a server that cannot train a job now leaves it to the others, and tries again later.
 //!
 //! Training is limited by the processor or the memory: two jobs at once would each take twice as long and need twice
 //! the memory.
 
-use std::collections::HashMap;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::watch;
 
 use super::interruption::{Interruption, job_error, not_installed, not_prepared};
 use super::preparation::{Prepared, Task, prepare};
 use super::watched::Watched;
 use crate::calls::background::stop_signal::{LoopStopper, StopSignal, stop_signal};
-use crate::calls::background::{Claimed, with_claim};
+use crate::calls::background::{self, Attempt, Work};
 use crate::calls::blocking::run_blocking;
 use crate::clock_rng::ClockRng;
 use crate::engine::Engine;
@@ -23,8 +24,6 @@ use crate::error::{Code, Error, Result};
 use crate::ids::{JobId, ProjectId};
 use crate::service::fine_tuning::{Hyperparameters, Job, JobState, Jobs, Level, OpenJob};
 
-/// The time until it tries again if memory or the disk is full.
-const RETRY: Duration = Duration::from_secs(15);
 /// The time until a server tries again whether it can train a job that it could not.
 const UNSUITABLE_RETRY: Duration = Duration::from_secs(60);
 /// How long a job that this server cannot train waits while no other one is there. One may be starting again.
@@ -36,23 +35,15 @@ pub struct TrainingLoop {
     jobs: Jobs,
     clock: Arc<dyn ClockRng>,
     stop: StopSignal,
-    /// The order in which projects last started a job, as a count.
-    turns: HashMap<ProjectId, u64>,
-    /// The job that waits, and why.
-    waiting: Option<(JobId, String)>,
-    /// Open jobs that this server leaves to others, if there may be any.
-    postponed: HashMap<JobId, Postponed>,
     /// Set if another server has been seen since this one started.
-    has_seen_others: bool,
+    has_seen_others: Cell<bool>,
 }
 
-/// A job that this server tries again later.
-#[derive(Clone, Copy, Default)]
-struct Postponed {
-    /// An uptime.
-    until: Duration,
-    /// The job's events say why this server cannot train it.
-    is_reported: bool,
+/// Why a job is tried again.
+#[derive(Default)]
+pub(in crate::calls) struct Setback {
+    /// The last event that says so.
+    message: Option<String>,
     /// The uptime since which no other server was there when this one could not train the job.
     alone_since: Option<Duration>,
 }
@@ -60,146 +51,42 @@ struct Postponed {
 impl TrainingLoop {
     pub fn new(engine: Engine, jobs: Jobs, clock: Arc<dyn ClockRng>) -> (Self, LoopStopper) {
         let (stopper, stop) = stop_signal();
-        let (turns, postponed) = (HashMap::new(), HashMap::new());
-        (Self { engine, jobs, clock, stop, turns, waiting: None, postponed, has_seen_others: false }, stopper)
+        (Self { engine, jobs, clock, stop, has_seen_others: Cell::new(false) }, stopper)
     }
 
     /// Runs until it is stopped.
-    pub async fn run(mut self) {
-        while !self.stop.is_set() {
-            let wait = match self.next().await {
-                Ok(Some(job)) => self.train(job).await,
-                Ok(None) => Some(Duration::MAX),
-                Err(error) => {
-                    tracing::warn!(%error, "the queue of fine-tuning jobs cannot be read");
-                    Some(RETRY)
-                }
-            };
-            if let Some(wait) = wait {
-                tokio::select! {
-                    () = self.jobs.changed() => {}
-                    () = self.stop.wait() => {}
-                    () = tokio::time::sleep(wait.min(Duration::from_secs(3600))) => {}
-                }
-            }
-        }
-    }
-
-    /// The job to train next: of the project whose turn is longest ago one that was interrupted, else the oldest.
-    async fn next(&mut self) -> Result<Option<OpenJob>> {
-        let mut jobs = self.jobs.open_jobs().await?;
-        self.has_seen_others |= self.jobs.servers() > 1;
-        self.postponed.retain(|id, _| jobs.iter().any(|open| open.job.id == *id));
-        let now = self.clock.uptime();
-        let is_due = |id: &JobId| self.postponed.get(id).is_none_or(|postponed| postponed.until <= now);
-        jobs.retain(|open| open.job.state != JobState::Paused && is_due(&open.job.id));
-        let turn = |open: &OpenJob| {
-            let interrupted = open.job.state == JobState::Running;
-            (self.turns.get(&open.job.project).copied().unwrap_or(0), !interrupted, open.job.id)
-        };
-        Ok(jobs.into_iter().min_by_key(turn))
-    }
-
-    /// Trains a job, unless another server does. Returns how long to wait before the next.
-    async fn train(&mut self, open: OpenJob) -> Option<Duration> {
-        let (id, jobs) = (open.job.id, self.jobs.clone());
-        let training = async {
-            let turn = self.turns.values().max().copied().unwrap_or(0) + 1;
-            self.turns.insert(open.job.project, turn);
-            let has_begun = open.resolved.is_some();
-            let outcome = self.attempt(open).await;
-            self.finish(id, has_begun, outcome).await
-        };
-        match with_claim(id, jobs.claim(id), training, jobs.release(id)).await {
-            Ok(Claimed::Done(wait)) => wait,
-            Ok(Claimed::Elsewhere | Claimed::TakenOver) => None,
-            Err(error) => {
-                tracing::warn!(job = %id, %error, "a fine-tuning job was interrupted; it is tried again");
-                Some(RETRY)
-            }
-        }
-    }
-
-    /// Stores the outcome of a training. `has_begun`: the job was trained before. Returns the wait before the next job.
-    async fn finish(
-        &mut self,
-        id: JobId,
-        has_begun: bool,
-        outcome: std::result::Result<(), Interruption>,
-    ) -> Result<Option<Duration>> {
-        match outcome {
-            // Its end is stored.
-            Ok(()) => Ok(None),
-            Err(Interruption::Stopped) => self.jobs.meter(id).await.map(|()| None),
-            Err(Interruption::TakenOver(error)) => Err(error),
-            Err(Interruption::Unsuitable { reason, .. }) if self.others_may_train(id, has_begun) => {
-                tracing::info!(job = %id, reason, "a fine-tuning job is left to other servers");
-                self.postpone(id, UNSUITABLE_RETRY);
-                self.say_unsuitable(id, &reason).await.map(|()| None)
-            }
-            Err(Interruption::Failed(error) | Interruption::Unsuitable { error, .. }) => {
-                tracing::info!(job = %id, code = error.code, "a fine-tuning job has failed");
-                self.jobs.fail(id, error).await.map(|()| None)
-            }
-            Err(Interruption::Later(reason)) => {
-                tracing::warn!(job = %id, reason, "a fine-tuning job cannot go on now");
-                self.say_waiting(id, reason).await;
-                if !self.jobs.is_shared() {
-                    return Ok(Some(RETRY));
-                }
-                self.postpone(id, RETRY);
-                Ok(None)
-            }
-        }
-    }
-
-    /// Leaves a job to others for a time.
-    fn postpone(&mut self, id: JobId, time: Duration) {
-        let until = self.clock.uptime() + time;
-        self.postponed.entry(id).or_default().until = until;
+    pub async fn run(self) {
+        background::run(&self, &*self.clock, &self.stop).await;
     }
 
     /// True if another server may train a job that this one cannot. It may be about to start, if it was seen before or
     /// has trained the job already.
-    fn others_may_train(&mut self, id: JobId, has_begun: bool) -> bool {
-        if !self.jobs.is_shared() || !(has_begun || self.has_seen_others) {
+    fn others_may_train(&self, setback: &mut Setback, has_begun: bool) -> bool {
+        if !self.jobs.is_shared() || !(has_begun || self.has_seen_others.get()) {
             return false;
         }
-        let now = self.clock.uptime();
-        let postponed = self.postponed.entry(id).or_default();
         if self.jobs.servers() > 1 {
-            postponed.alone_since = None;
+            setback.alone_since = None;
             return true;
         }
-        now.saturating_sub(*postponed.alone_since.get_or_insert(now)) < MAX_ALONE
+        let now = self.clock.uptime();
+        now.saturating_sub(*setback.alone_since.get_or_insert(now)) < MAX_ALONE
     }
 
-    /// Adds an event that says why this server does not train a job, once.
-    async fn say_unsuitable(&mut self, id: JobId, reason: &str) -> Result<()> {
-        let postponed = self.postponed.entry(id).or_default();
-        if !postponed.is_reported {
-            let message = format!("A server cannot train the job and leaves it to others: {reason}.");
-            self.jobs.add_event(id, Level::Warn, message).await?;
-            postponed.is_reported = true;
+    /// Adds an event that says why a job is tried again, unless the last one said so.
+    async fn say(&self, id: JobId, setback: &mut Setback, message: String) {
+        if setback.message.as_ref() == Some(&message) {
+            return;
         }
-        Ok(())
-    }
-
-    /// Adds an event that says why a job waits, unless the last one said so.
-    async fn say_waiting(&mut self, id: JobId, reason: String) {
-        let waiting = Some((id, reason.clone()));
-        if self.waiting != waiting {
-            let message = format!("The training waits and is tried again: {}.", reason.trim_end_matches('.'));
-            // If the disk is full, there is no room for it.
-            if self.jobs.add_event(id, Level::Warn, message).await.is_ok() {
-                self.waiting = waiting;
-            }
+        // If the disk is full, there is no room for it.
+        if self.jobs.add_event(id, Level::Warn, message.clone()).await.is_ok() {
+            setback.message = Some(message);
         }
     }
 
-    async fn attempt(&self, open: OpenJob) -> std::result::Result<(), Interruption> {
+    async fn train(&self, open: OpenJob, setback: &Setback) -> std::result::Result<(), Interruption> {
         let id = open.job.id;
-        if self.postponed.contains_key(&id) {
+        if setback.message.is_some() {
             self.require_model(&open.job.model).await?;
         }
         let saved = self.jobs.saved_state(id).await?;
@@ -260,5 +147,74 @@ impl TrainingLoop {
             Ok(prepare(&engine, task).map_err(|unprepared| not_prepared(&job.model, has_begun, unprepared)))
         };
         run_blocking(work).await?
+    }
+}
+
+impl Work for TrainingLoop {
+    const NAME: &'static str = "fine-tuning jobs";
+    const RETRY_DELAY: Duration = Duration::from_secs(15);
+
+    type Id = JobId;
+    type Piece = OpenJob;
+    type Memo = Setback;
+
+    fn changes(&self) -> watch::Receiver<()> {
+        self.jobs.changes()
+    }
+
+    /// Those that were interrupted come first.
+    async fn open(&self) -> Result<Vec<OpenJob>> {
+        let mut jobs = self.jobs.open_jobs().await?;
+        self.has_seen_others.set(self.has_seen_others.get() || self.jobs.servers() > 1);
+        jobs.retain(|open| open.job.state != JobState::Paused);
+        jobs.sort_by_key(|open| open.job.state != JobState::Running);
+        Ok(jobs)
+    }
+
+    fn key(open: &OpenJob) -> (JobId, ProjectId) {
+        (open.job.id, open.job.project)
+    }
+
+    fn may_begin(&self, _: &OpenJob, running: &[OpenJob]) -> bool {
+        running.is_empty()
+    }
+
+    /// What a job lacks on the only server, such as memory, the next one would lack, too.
+    fn keeps_place(&self) -> bool {
+        !self.jobs.is_shared()
+    }
+
+    async fn claim(&self, id: JobId) -> Result<bool> {
+        self.jobs.claim(id).await
+    }
+
+    async fn release(&self, id: JobId) {
+        self.jobs.release(id).await;
+    }
+
+    async fn attempt(&self, open: OpenJob, setback: &mut Setback) -> Result<Attempt> {
+        let (id, has_begun) = (open.job.id, open.resolved.is_some());
+        match self.train(open, setback).await {
+            // Its end is stored.
+            Ok(()) => Ok(Attempt::Done),
+            Err(Interruption::Stopped) => self.jobs.meter(id).await.map(|()| Attempt::Done),
+            Err(Interruption::TakenOver(error)) => Err(error),
+            Err(Interruption::Unsuitable { reason, .. }) if self.others_may_train(setback, has_begun) => {
+                tracing::info!(job = %id, reason, "a fine-tuning job is left to other servers");
+                let message = format!("A server cannot train the job and leaves it to others: {reason}.");
+                self.say(id, setback, message).await;
+                Ok(Attempt::Again(UNSUITABLE_RETRY))
+            }
+            Err(Interruption::Failed(error) | Interruption::Unsuitable { error, .. }) => {
+                tracing::info!(job = %id, code = error.code, "a fine-tuning job has failed");
+                self.jobs.fail(id, error).await.map(|()| Attempt::Done)
+            }
+            Err(Interruption::Later(reason)) => {
+                tracing::warn!(job = %id, reason, "a fine-tuning job cannot go on now");
+                let message = format!("The training waits and is tried again: {}.", reason.trim_end_matches('.'));
+                self.say(id, setback, message).await;
+                Ok(Attempt::Again(Self::RETRY_DELAY))
+            }
+        }
     }
 }

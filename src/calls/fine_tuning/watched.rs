@@ -44,7 +44,9 @@ impl<'a> Watched<'a> {
     /// Stores what the training reports until it ends.
     pub async fn follow(mut self, mut run: TrainingRun) -> std::result::Result<(), Interruption> {
         let Self { jobs, stop, .. } = self;
-        let mut stopped = false;
+        let (mut changes, mut stopped) = (jobs.changes(), false);
+        // The job may have been paused since it was started.
+        changes.mark_changed();
         loop {
             tokio::select! {
                 event = run.next() => match event {
@@ -63,7 +65,7 @@ impl<'a> Watched<'a> {
                     Some(TrainingEvent::Stopped) | None => return Err(Interruption::Stopped),
                     Some(TrainingEvent::Failed(failure)) => return Err(failed(failure)),
                 },
-                () = jobs.changed() => match jobs.state(self.id).await? {
+                _ = changes.changed() => match jobs.state(self.id).await? {
                     JobState::Running => {}
                     JobState::Paused | JobState::Queued => run.stop(),
                     JobState::Succeeded | JobState::Failed | JobState::Cancelled => return Err(Interruption::Stopped),

@@ -2,6 +2,9 @@
 //!
 //! A pull already uses several connections, and two pulls would compete for the same network and disk. Free space and
 //! names are also simpler to check: no other pull of this server changes them in the meantime.
+//!
+//! It is not a loop of [`background`](crate::calls::background), because the queue is in memory: no other process takes from
+//! it, no project has a turn, and a pull that has failed is not repeated.
 
 use std::sync::Arc;
 

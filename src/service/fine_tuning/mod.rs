@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::json;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 pub use self::checkpoints::{Checkpoint, StoredAdapter, TUNED_PREFIX, TunedModel};
 pub use self::export::export_model;
@@ -50,23 +50,23 @@ pub struct Jobs {
     clock_rng: Arc<dyn ClockRng>,
     contents: Contents,
     limits: Limits,
-    /// Notified when a job may have to be started, paused or cancelled.
-    changed: Arc<Notify>,
+    /// Changes when a job may have to be started, paused or cancelled.
+    changes: Arc<watch::Sender<()>>,
 }
 
 impl Jobs {
     pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, contents: Contents, limits: Limits) -> Self {
-        Self { store, clock_rng, contents, limits, changed: Arc::default() }
+        Self { store, clock_rng, contents, limits, changes: Arc::new(watch::channel(()).0) }
+    }
+
+    /// Changes when a job may have to be started, paused or cancelled.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 
     /// Lets what trains jobs look at them.
     pub(in crate::service) fn look(&self) {
-        self.changed.notify_one();
-    }
-
-    /// Resolves when a job may have to be started, paused or cancelled since the last call.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
+        self.changes.send_replace(());
     }
 
     /// Creates a job for a model that the key may call. The caller has checked that it is installed.
@@ -97,7 +97,7 @@ impl Jobs {
             Ok(Job::new(id, record.clone()))
         });
         let job = written.await?;
-        self.changed.notify_one();
+        self.changes.send_replace(());
         Ok(job)
     }
 
@@ -180,7 +180,7 @@ impl Jobs {
         let job = job.await?;
         self.limits.add_used(job.project, tokens.load(Ordering::Relaxed));
         drop(chunks);
-        self.changed.notify_one();
+        self.changes.send_replace(());
         Ok(job)
     }
 
@@ -222,7 +222,7 @@ impl Jobs {
             Ok(json!({ "state": state }))
         });
         let job = job.await?;
-        self.changed.notify_one();
+        self.changes.send_replace(());
         Ok(job)
     }
 
