@@ -8,7 +8,7 @@ use outpost::ids::{
 };
 use outpost::storage::agents::{self, AgentFields, AgentRecord, AgentVersionRecord};
 use outpost::storage::audit::{self, AuditRecord};
-use outpost::storage::batches::{self, BatchRecord, BatchResultRecord, BatchTimesRecord};
+use outpost::storage::batches::{self, BatchEndpoint, BatchRecord, BatchResultRecord, BatchState, BatchTimesRecord};
 use outpost::storage::chat_completions::{self, ChatCompletionContentRecord, ChatCompletionRecord};
 use outpost::storage::content_chunks::{self, CHUNK_BYTES, Chunk};
 use outpost::storage::conversations::{self, ConversationRecord};
@@ -313,10 +313,10 @@ impl Seed {
         let record = BatchRecord {
             project: self.project,
             key: self.keys[0],
-            endpoint: 0,
+            endpoint: BatchEndpoint::Embeddings,
             input_file: self.contents[0],
             metadata: None,
-            state: 1,
+            state: BatchState::Validating,
             ends_as: None,
             errors: Vec::new(),
             output_file: None,

@@ -16,6 +16,7 @@ pub mod error;
 mod exchanges;
 pub mod ids;
 mod meta;
+mod numbered;
 mod pepper;
 mod postgres;
 mod private_files;

@@ -25,7 +25,7 @@ use crate::clock_rng::ClockRng;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::ids::{BatchId, ProjectId};
-use crate::service::batches::{Batch, BatchState, Batches};
+use crate::service::batches::{Batch, BatchRecord, BatchState, Batches};
 use crate::service::usage::Meter;
 
 /// Max projects whose batches run at once; bounds the memory for their inputs.
@@ -60,12 +60,13 @@ impl BatchLoop {
     /// Does the next step of a batch.
     async fn step(&self, batch: &Batch) -> Result<()> {
         let id = batch.id;
-        match batch.state {
+        match batch.record.state {
             BatchState::Validating => self.batches.validate(batch).await,
             BatchState::Cancelling => self.batches.finalize(id, BatchState::Cancelled, None).await,
             BatchState::Finalizing => {
                 self.batches.end(batch).await?;
-                tracing::info!(batch = %id, project = %batch.project, state = ?batch.ends_as, "a batch has ended");
+                let BatchRecord { project, ends_as, .. } = &batch.record;
+                tracing::info!(batch = %id, %project, state = ?ends_as, "a batch has ended");
                 Ok(())
             }
             BatchState::InProgress if self.batches.is_expired(batch) => {
@@ -103,15 +104,16 @@ impl Work for BatchLoop {
     }
 
     fn key(batch: &Batch) -> (BatchId, ProjectId) {
-        (batch.id, batch.project)
+        (batch.id, batch.record.project)
     }
 
     fn may_begin(&self, batch: &Batch, running: &[Batch]) -> bool {
-        let mut same_step = running.iter().filter(|other| other.state == batch.state);
-        match batch.state {
+        let mut same_step = running.iter().filter(|other| other.record.state == batch.record.state);
+        match batch.record.state {
             BatchState::Validating => same_step.next().is_none(),
             BatchState::InProgress if !self.batches.is_expired(batch) => {
-                same_step.clone().count() < MAX_PROJECTS && same_step.all(|other| other.project != batch.project)
+                same_step.clone().count() < MAX_PROJECTS
+                    && same_step.all(|other| other.record.project != batch.record.project)
             }
             _ => true,
         }

@@ -177,9 +177,11 @@ impl Requests {
         let Admitted { request, access, mut slot } = admitted;
         let mut model_attempts = 0;
         loop {
-            let recorder = self.meter.open_for_batch(&access, batch.endpoint.metered_as().to_owned()).await?;
+            let endpoint = batch.record.endpoint;
+            let metered_as = format!("BATCH {}", endpoint.path().trim_start_matches("/v1"));
+            let recorder = self.meter.open_for_batch(&access, metered_as).await?;
             let recorder = Arc::new(recorder);
-            let run = self.runner.run(access.clone(), batch.endpoint, request.body.clone(), recorder.clone());
+            let run = self.runner.run(access.clone(), endpoint, request.body.clone(), recorder.clone());
             let answered = tokio::select! {
                 answered = run => answered,
                 () = self.stop.wait() => Err(stopping()),

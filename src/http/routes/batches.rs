@@ -16,7 +16,7 @@ use crate::http::resource_ids::{parse_field_id, parse_project_id};
 use crate::http::response::{ApiResult, Head, Item, List, Mount};
 use crate::http::{Api, authentication::Caller};
 use crate::ids::BatchId;
-use crate::service::batches::{Batch, BatchEndpoint, BatchState, NewBatch};
+use crate::service::batches::{Batch, BatchEndpoint, BatchError, BatchRecord, BatchState, NewBatch};
 
 /// The only completion window, as in OpenAI's API.
 const WINDOW: &str = "24h";
@@ -116,42 +116,40 @@ struct RequestCounts {
 }
 
 fn head(batch: &Batch) -> Head<BatchId> {
-    Head { id: batch.id, object: "batch", state: Some(batch.state.as_str()) }
+    Head { id: batch.id, object: "batch", state: Some(batch.record.state.as_str()) }
 }
 
 fn body(batch: Batch) -> BatchBody {
+    let BatchRecord { project, endpoint, input_file, metadata, state, output_file, error_file, times, .. } =
+        batch.record;
+    let BatchRecord { errors, total, completed, failed, .. } = batch.record;
     let seconds = |time: Option<Timestamp>| time.map(Timestamp::as_seconds);
-    let ended_as = |state| seconds(batch.ended_as(state));
-    let (failed_at, completed_at) = (ended_as(BatchState::Failed), ended_as(BatchState::Completed));
-    let (expired_at, cancelled_at) = (ended_as(BatchState::Expired), ended_as(BatchState::Cancelled));
+    let ended_as = |ended| seconds(times.ended.filter(|_| state == ended));
     BatchBody {
-        project_id: batch.project.to_string(),
-        endpoint: batch.endpoint.path(),
-        errors: errors(batch.errors),
-        input_file_id: batch.input_file.to_string(),
+        project_id: project.to_string(),
+        endpoint: endpoint.path(),
+        errors: body_of_errors(errors),
+        input_file_id: input_file.to_string(),
         completion_window: WINDOW,
-        output_file_id: batch.output_file.map(|file| file.to_string()),
-        error_file_id: batch.error_file.map(|file| file.to_string()),
-        created_at: batch.times.created.as_seconds(),
-        in_progress_at: seconds(batch.times.in_progress),
-        expires_at: batch.times.expires.as_seconds(),
-        finalizing_at: seconds(batch.times.finalizing),
-        completed_at,
-        failed_at,
-        expired_at,
-        cancelling_at: seconds(batch.times.cancelling),
-        cancelled_at,
-        request_counts: RequestCounts { total: batch.total, completed: batch.completed, failed: batch.failed },
-        metadata: batch.metadata.and_then(|text| RawValue::from_string(text).ok()),
+        output_file_id: output_file.map(|file| file.to_string()),
+        error_file_id: error_file.map(|file| file.to_string()),
+        created_at: times.created.as_seconds(),
+        in_progress_at: seconds(times.in_progress),
+        expires_at: times.expires.as_seconds(),
+        finalizing_at: seconds(times.finalizing),
+        completed_at: ended_as(BatchState::Completed),
+        failed_at: ended_as(BatchState::Failed),
+        expired_at: ended_as(BatchState::Expired),
+        cancelling_at: seconds(times.cancelling),
+        cancelled_at: ended_as(BatchState::Cancelled),
+        request_counts: RequestCounts { total, completed, failed },
+        metadata: metadata.and_then(|text| RawValue::from_string(text).ok()),
     }
 }
 
-fn errors(errors: Vec<crate::service::batches::BatchError>) -> Option<BatchErrors> {
-    let data: Vec<BatchErrorBody> = errors
-        .into_iter()
-        .map(|error| BatchErrorBody { code: error.code, message: error.message, param: error.param, line: error.line })
-        .collect();
-    (!data.is_empty()).then_some(BatchErrors { object: "list", data })
+fn body_of_errors(errors: Vec<BatchError>) -> Option<BatchErrors> {
+    let body = |BatchError { code, message, param, line }| BatchErrorBody { code, message, param, line };
+    (!errors.is_empty()).then(|| BatchErrors { object: "list", data: errors.into_iter().map(body).collect() })
 }
 
 fn item(batch: Batch, mount: Mount) -> Item<BatchBody> {

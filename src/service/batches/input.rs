@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::batch::BatchEndpoint;
 use super::request_line::RequestLine;
 use crate::error::{Error, Result};
 use crate::ids::FileId;
 use crate::service::training_data::trim_line;
 use crate::storage::Store;
+use crate::storage::batches::BatchEndpoint;
 use crate::storage::content_chunks::{self, CHUNK_BYTES};
 
 /// Max bytes of a line, as of the body of a request.

@@ -7,7 +7,6 @@
 //! A file of results that grows during the batch would need a position that survives a crash, and the order of its
 //! lines would depend on when they are complete.
 
-mod batch;
 mod input;
 mod output;
 mod progress;
@@ -17,10 +16,10 @@ mod validation;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::watch;
 
-pub use self::batch::{Batch, BatchEndpoint, BatchError, BatchState, NewBatch};
 pub use self::input::{BatchInput, PendingRequest};
 pub use self::output::BatchResult;
 pub use self::progress::NextStep;
@@ -33,8 +32,9 @@ use super::pagination::{Listing, Page, PageRequest, page};
 use super::validation as fields;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
-use crate::ids::{BatchId, ProjectId};
-use crate::storage::batches::{self, BatchRecord, BatchTimesRecord};
+use crate::ids::{BatchId, FileId, ProjectId};
+use crate::storage::batches::{self, BatchTimesRecord};
+pub use crate::storage::batches::{BatchEndpoint, BatchErrorRecord as BatchError, BatchRecord, BatchState};
 use crate::storage::{Reader, Store, WriteTx, project_resources};
 
 /// Max batches of a project that have not ended.
@@ -43,6 +43,31 @@ const MAX_OPEN: usize = 100;
 const MAX_BATCHES: usize = 1_000;
 /// The time in which a batch must be completed; what is not, expires.
 pub const COMPLETION_WINDOW: Duration = Duration::from_secs(24 * 3600);
+
+/// A batch of requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Batch {
+    pub id: BatchId,
+    #[serde(flatten)]
+    pub record: BatchRecord,
+}
+
+impl Batch {
+    fn of_row((id, record): ([u8; 16], BatchRecord)) -> Self {
+        Self { id: BatchId::from_bytes(id), record }
+    }
+}
+
+/// A batch to create.
+#[derive(Clone, Debug)]
+pub struct NewBatch {
+    /// Absent: the project of the key.
+    pub project: Option<ProjectId>,
+    pub endpoint: BatchEndpoint,
+    pub input_file: FileId,
+    /// A JSON object, as text.
+    pub metadata: Option<String>,
+}
 
 /// The batches service. Clones share it.
 #[derive(Clone)]
@@ -87,9 +112,9 @@ impl Batches {
             check_file(tx, caller, &record)?;
             make_room(tx, project)?;
             batches::insert(tx, id, &record)?;
-            let endpoint = BatchEndpoint::from_number(record.endpoint).path();
-            entry.write(tx, project, id, &json!({ "endpoint": endpoint, "input_file_id": record.input_file }))?;
-            Ok(Batch::new(id, record.clone()))
+            let BatchRecord { endpoint, input_file, .. } = record;
+            entry.write(tx, project, id, &json!({ "endpoint": endpoint.path(), "input_file_id": input_file }))?;
+            Ok(Batch { id, record: record.clone() })
         });
         let batch = written.await?;
         self.changes.send_replace(());
@@ -106,14 +131,14 @@ impl Batches {
             authorize::own_or_named_project(tx, &access, project, named)?;
             project_resources::newest::<BatchRecord>(tx, project, window.before, window.rows())
         });
-        let items = rows.await?.into_iter().map(|(id, record)| Batch::new(BatchId::from_bytes(id), record)).collect();
+        let items = rows.await?.into_iter().map(Batch::of_row).collect();
         Ok(page(self.store.pepper(), listing, window, items, |batch: &Batch| batch.id.to_bytes()))
     }
 
     pub async fn get(&self, access: &Access, id: BatchId) -> Result<Batch> {
         let access = access.clone();
         let record = self.store.read(move |tx| find(tx, &access, id));
-        Ok(Batch::new(id, record.await?))
+        Ok(Batch { id, record: record.await? })
     }
 
     /// Cancels a batch that is being validated or is in progress. What is complete stays, and becomes files.
@@ -124,7 +149,7 @@ impl Batches {
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let mut record = find(tx, caller, id)?;
             authorize::require_active_owner(tx, record.project)?;
-            let state = BatchState::from_number(record.state);
+            let state = record.state;
             if !matches!(state, BatchState::Validating | BatchState::InProgress) {
                 let text = format!(
                     "The batch is {} and cannot be cancelled. Only batches that are validating or in_progress can.",
@@ -132,11 +157,11 @@ impl Batches {
                 );
                 return Err(Error::new(Code::Conflict, text));
             }
-            record.state = BatchState::Cancelling as u8;
+            record.state = BatchState::Cancelling;
             record.times.cancelling = Some(now);
             project_resources::replace(tx, id.to_bytes(), &record)?;
             entry.write(tx, record.project, id, &json!({ "state": state }))?;
-            Ok(Batch::new(id, record))
+            Ok(Batch { id, record })
         });
         let batch = written.await?;
         self.changes.send_replace(());
@@ -152,10 +177,10 @@ fn record(access: &Access, project: ProjectId, new: NewBatch, now: Timestamp) ->
     BatchRecord {
         project,
         key: access.key(),
-        endpoint: new.endpoint as u8,
+        endpoint: new.endpoint,
         input_file: new.input_file,
         metadata: new.metadata,
-        state: BatchState::Validating as u8,
+        state: BatchState::Validating,
         ends_as: None,
         errors: Vec::new(),
         output_file: None,
@@ -212,5 +237,36 @@ fn make_room(tx: &WriteTx, project: ProjectId) -> Result<()> {
     match project_resources::count::<BatchRecord>(tx, project)? >= MAX_BATCHES {
         true => batches::remove_oldest_ended(tx, project),
         false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::KeyId;
+
+    /// As earlier versions of the program have stored it under an idempotency key, without `result_bytes`.
+    #[test]
+    fn a_batchs_fields_stand_beside_its_id_in_json() {
+        let at = Timestamp::from_millis(0);
+        let new = NewBatch {
+            project: None,
+            endpoint: BatchEndpoint::ChatCompletions,
+            input_file: FileId::from_bytes([3; 16]),
+            metadata: Some("{}".to_owned()),
+        };
+        let (project, key) = (ProjectId::from_bytes([2; 16]), KeyId::from_bytes([4; 16]));
+        let access = Access::new(key, project, crate::service::access::Scopes::DEFAULT, None);
+        let batch = Batch { id: BatchId::from_bytes([1; 16]), record: record(&access, project, new, at) };
+        let json = concat!(
+            r#"{"id":"batch_01010101010101010101010101010101","project":"proj_02020202020202020202020202020202","#,
+            r#""key":"key_04040404040404040404040404040404","endpoint":"ChatCompletions","#,
+            r#""input_file":"file-03030303030303030303030303030303","metadata":"{}","state":"validating","ends_as":null,"#,
+            r#""errors":[],"output_file":null,"error_file":null,"total":0,"completed":0,"failed":0,"#,
+            r#""times":{"created":"1970-01-01T00:00:00.000Z","expires":"1970-01-02T00:00:00.000Z","in_progress":null,"#,
+            r#""cancelling":null,"finalizing":null,"ended":null}}"#
+        );
+        assert_eq!(serde_json::from_str::<Batch>(json).unwrap(), batch);
+        assert_eq!(serde_json::to_string(&batch).unwrap().replace(r#""result_bytes":0,"#, ""), json);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::batch::{Batch, BatchState};
+use super::Batch;
 use super::input::InputLines;
 use super::request_line::RequestLine;
 use crate::clock_rng::ClockRng;
@@ -14,7 +14,7 @@ use crate::ids::{BatchResultId, RequestId};
 use crate::json_lines;
 use crate::service::files::contents::{ContentWriter, Contents, WrittenContent};
 use crate::storage::Store;
-use crate::storage::batches::{self, BatchResultRecord};
+use crate::storage::batches::{self, BatchResultRecord, BatchState};
 
 /// Max bytes of a result. A larger one becomes an error.
 const MAX_RESULT_BYTES: usize = 15 << 20;
@@ -108,7 +108,7 @@ pub(super) fn write(
     let mut writer = Writer { output: contents.writer(), errors: contents.writer() };
     let mut left: BTreeSet<u32> =
         store.read_blocking(|tx| batches::lines_with_results(tx, batch.id))?.into_iter().collect();
-    let (code, message) = not_run(batch.ends_as.unwrap_or(BatchState::Failed));
+    let (code, message) = not_run(batch.record.ends_as.unwrap_or(BatchState::Failed));
     let mut lines = lines;
     while let Some(line) = next_line(&mut lines)? {
         let number = line.number;
@@ -117,7 +117,7 @@ pub(super) fn write(
             continue;
         }
         let text = line.text.unwrap_or_default();
-        if let Ok(request) = RequestLine::parse(&text, batch.endpoint) {
+        if let Ok(request) = RequestLine::parse(&text, batch.record.endpoint) {
             writer.write(&failed(clock_rng, &request.custom_id(), code, message)?)?;
         }
     }

@@ -4,11 +4,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::Batches;
-use super::batch::{Batch, BatchError, BatchState};
 use super::input::{BatchInput, InputLines, PendingRequest};
 use super::output::{self, BatchResult, OutputFiles, WrittenFile};
 use super::validation::{input_deleted, validate};
+use super::{Batch, Batches};
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::{BatchId, FileId};
@@ -19,7 +18,7 @@ use crate::service::files::Purpose;
 use crate::service::limits::quotas::{self, QuotaKind, signed};
 use crate::service::usage::{Outcome, UsageRecorder};
 use crate::service::writes::persistent_write;
-use crate::storage::batches::{self, BatchRecord};
+use crate::storage::batches::{self, BatchErrorRecord as BatchError, BatchRecord, BatchState};
 use crate::storage::files::{self, FileRecord};
 use crate::storage::work_leases::{self, Work};
 use crate::storage::{Reader, WriteTx, project_resources};
@@ -54,7 +53,7 @@ impl Batches {
             work_leases::retain_available(tx, &mut open, |(id, _)| Work::Batch(*id), &peers)?;
             Ok(open)
         });
-        Ok(open.await?.into_iter().map(|(id, record)| Batch::new(id, record)).collect())
+        Ok(open.await?.into_iter().map(|(id, record)| Batch { id, record }).collect())
     }
 
     /// Claims the next step of a batch. `false`: another process does it.
@@ -69,26 +68,26 @@ impl Batches {
 
     /// Validates the input of a batch. Then it is in progress or has failed.
     pub async fn validate(&self, batch: &Batch) -> Result<()> {
-        let (id, endpoint) = (batch.id, batch.endpoint);
-        let validated = match self.lines(batch.input_file).await? {
+        let (id, endpoint) = (batch.id, batch.record.endpoint);
+        let validated = match self.lines(batch.record.input_file).await? {
             Some(lines) => run_blocking(move || validate(lines, endpoint)).await?,
             None => Err(vec![input_deleted()]),
         };
         let now = self.clock_rng.now();
         self.change(id, move |record| {
-            if BatchState::from_number(record.state) != BatchState::Validating {
+            if record.state != BatchState::Validating {
                 return;
             }
             match &validated {
                 Ok(total) => {
                     record.total = *total;
-                    record.state = BatchState::InProgress as u8;
+                    record.state = BatchState::InProgress;
                     record.times.in_progress = Some(now);
                 }
                 Err(errors) => {
                     record.errors.clone_from(errors);
-                    record.ends_as = Some(BatchState::Failed as u8);
-                    record.state = BatchState::Finalizing as u8;
+                    record.ends_as = Some(BatchState::Failed);
+                    record.state = BatchState::Finalizing;
                 }
             }
         })
@@ -98,9 +97,9 @@ impl Batches {
     /// The requests of a batch that have no result yet. `None`: its input was deleted.
     pub async fn input(&self, batch: &Batch) -> Result<Option<BatchInput>> {
         let id = batch.id;
-        let Some(lines) = self.lines(batch.input_file).await? else { return Ok(None) };
+        let Some(lines) = self.lines(batch.record.input_file).await? else { return Ok(None) };
         let done = self.store.read(move |tx| batches::lines_with_results(tx, id)).await?;
-        Ok(Some(BatchInput::new(lines, batch.endpoint, done)))
+        Ok(Some(BatchInput::new(lines, batch.record.endpoint, done)))
     }
 
     async fn lines(&self, id: FileId) -> Result<Option<InputLines>> {
@@ -113,7 +112,7 @@ impl Batches {
     pub async fn next_step(&self, id: BatchId) -> Result<NextStep> {
         let read = self.store.read(move |tx| {
             let record = of(tx, id)?;
-            let is_running = BatchState::from_number(record.state) == BatchState::InProgress;
+            let is_running = record.state == BatchState::InProgress;
             let access = authorize::background_access(tx, record.project, record.key)?;
             let Some(access) = access.filter(|_| is_running) else { return Ok(NextStep::Stop) };
             if project_resources::find::<FileRecord>(tx, record.input_file.to_bytes())?.is_none() {
@@ -135,7 +134,7 @@ impl Batches {
         let peers = self.store.peers();
         let read = self.store.read(move |tx| {
             work_leases::check(tx, Work::Batch(id), &peers)?;
-            Ok(BatchState::from_number(of(tx, id)?.state) == BatchState::InProgress)
+            Ok(of(tx, id)?.state == BatchState::InProgress)
         });
         read.await
     }
@@ -158,7 +157,7 @@ impl Batches {
                 return Ok(());
             }
             usage.as_ref().map_or(Ok(()), |usage| usage.write(tx))?;
-            if !matches!(BatchState::from_number(record.state), BatchState::InProgress | BatchState::Cancelling) {
+            if !matches!(record.state, BatchState::InProgress | BatchState::Cancelling) {
                 return Ok(());
             }
             batches::put_result(tx, id, line, &stored)?;
@@ -177,7 +176,7 @@ impl Batches {
     pub async fn finalize(&self, id: BatchId, ends_as: BatchState, error: Option<BatchError>) -> Result<()> {
         let now = self.clock_rng.now();
         self.change(id, move |record| {
-            let state = BatchState::from_number(record.state);
+            let state = record.state;
             if state.is_final() || state == BatchState::Finalizing {
                 return;
             }
@@ -188,8 +187,8 @@ impl Batches {
                 _ => ends_as,
             };
             record.errors.extend(error.clone().filter(|_| ends_as == BatchState::Failed));
-            record.state = BatchState::Finalizing as u8;
-            record.ends_as = Some(ends_as as u8);
+            record.state = BatchState::Finalizing;
+            record.ends_as = Some(ends_as);
             record.times.finalizing = Some(now);
         })
         .await
@@ -203,9 +202,9 @@ impl Batches {
     /// Ends a batch that is being finalized: its results become files.
     pub async fn end(&self, batch: &Batch) -> Result<()> {
         let (this, ending) = (self.clone(), batch.clone());
-        let lines = match batch.total {
+        let lines = match batch.record.total {
             0 => None,
-            _ => self.lines(batch.input_file).await?,
+            _ => self.lines(batch.record.input_file).await?,
         };
         let write = move || output::write(&this.store, &this.contents, &*this.clock_rng, &ending, lines);
         let files = run_blocking(write).await?;
@@ -216,7 +215,7 @@ impl Batches {
     }
 
     async fn close(&self, batch: &Batch, files: &OutputFiles) -> Result<()> {
-        let (id, now, project) = (batch.id, self.clock_rng.now(), batch.project);
+        let (id, now, project) = (batch.id, self.clock_rng.now(), batch.record.project);
         let new = |written: &WrittenFile, kind: &str| {
             written.as_ref().map(|(content, sha256)| {
                 let name = format!("{id}_{kind}.jsonl");
@@ -241,7 +240,7 @@ impl Batches {
         let (output, errors) = (new(&files.output, "output"), new(&files.errors, "error"));
         let written = self.store.write(move |tx| {
             let mut record = claimed(tx, id)?;
-            if BatchState::from_number(record.state) != BatchState::Finalizing {
+            if record.state != BatchState::Finalizing {
                 return Ok(());
             }
             for (file, new) in output.iter().chain(&errors) {
@@ -252,7 +251,7 @@ impl Batches {
             record.result_bytes = 0;
             record.output_file = output.as_ref().map(|(file, _)| *file);
             record.error_file = errors.as_ref().map(|(file, _)| *file);
-            record.state = record.ends_as.unwrap_or(BatchState::Failed as u8);
+            record.state = record.ends_as.unwrap_or(BatchState::Failed);
             record.times.ended = Some(now);
             project_resources::replace(tx, id.to_bytes(), &record)
         });
@@ -276,7 +275,7 @@ impl Batches {
 
     /// The rest of the completion window of a batch.
     pub fn time_left(&self, batch: &Batch) -> Duration {
-        let (now, expires): (Timestamp, Timestamp) = (self.clock_rng.now(), batch.times.expires);
+        let (now, expires): (Timestamp, Timestamp) = (self.clock_rng.now(), batch.record.times.expires);
         if now >= expires { Duration::ZERO } else { now.until(expires) }
     }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-use super::batch::BatchEndpoint;
 use crate::display::shorten;
+use crate::storage::batches::BatchEndpoint;
 
 /// Max characters of a `custom_id`.
 const MAX_ID_CHARS: usize = 512;

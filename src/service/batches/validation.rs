@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use ring::digest::{SHA256, digest};
 
-use super::batch::{BatchEndpoint, BatchError};
 use super::input::{InputLine, InputLines, MAX_LINE_BYTES};
 use super::request_line::{LineProblem, RequestLine};
 use crate::error::{Code, Result};
+use crate::storage::batches::{BatchEndpoint, BatchErrorRecord as BatchError};
 
 /// Max requests of a batch, as in OpenAI's API.
 pub const MAX_REQUESTS: u32 = 50_000;

@@ -6,26 +6,83 @@ use serde::{Deserialize, Serialize};
 
 use super::project_resources::{self, ProjectResource, ResourceKind};
 use crate::codec::{self, Record};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{BatchId, FileId, KeyId, ProjectId};
+use crate::numbered::numbered;
 use crate::tables::{BATCH_RESULTS, BATCHES, OPEN_BATCHES, Table};
 use crate::transaction::{Reader, WriteTx};
 use outpost_common::clock_rng::Timestamp;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+numbered! {
+    /// The state of a batch.
+    BatchState else Failed {
+        Validating = 1 "validating",
+        Failed = 2 "failed",
+        InProgress = 3 "in_progress",
+        Finalizing = 4 "finalizing",
+        Completed = 5 "completed",
+        Expired = 6 "expired",
+        Cancelling = 7 "cancelling",
+        Cancelled = 8 "cancelled",
+    }
+}
+
+impl BatchState {
+    /// True for states that never change again.
+    pub fn is_final(self) -> bool {
+        matches!(self, BatchState::Failed | BatchState::Completed | BatchState::Expired | BatchState::Cancelled)
+    }
+}
+
+numbered! {
+    /// The endpoint that the requests of a batch are for.
+    BatchEndpoint else ChatCompletions {
+        ChatCompletions = 1 "ChatCompletions",
+        Responses = 2 "Responses",
+        Completions = 3 "Completions",
+        Embeddings = 4 "Embeddings",
+        Moderations = 5 "Moderations",
+    }
+}
+
+impl BatchEndpoint {
+    /// The path, as in the field `endpoint` and in each line of the input.
+    pub fn path(self) -> &'static str {
+        match self {
+            BatchEndpoint::ChatCompletions => "/v1/chat/completions",
+            BatchEndpoint::Responses => "/v1/responses",
+            BatchEndpoint::Completions => "/v1/completions",
+            BatchEndpoint::Embeddings => "/v1/embeddings",
+            BatchEndpoint::Moderations => "/v1/moderations",
+        }
+    }
+
+    /// Parses the path.
+    pub fn from_path(path: &str) -> Result<Self> {
+        Self::ALL.iter().copied().find(|endpoint| endpoint.path() == path).ok_or_else(|| {
+            let shown: String = path.chars().take(40).collect();
+            let known: Vec<&str> = Self::ALL.iter().map(|endpoint| endpoint.path()).collect();
+            Error::invalid(
+                "endpoint",
+                format!("'endpoint' is '{shown}'; batches are supported for {}.", known.join(", ")),
+            )
+        })
+    }
+}
+
+/// A batch: what the service stores and shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchRecord {
     pub project: ProjectId,
     /// The key that created the batch, which its requests are metered for.
     pub key: KeyId,
-    /// The service's endpoint as a number.
-    pub endpoint: u8,
+    pub endpoint: BatchEndpoint,
     pub input_file: FileId,
     /// A JSON object, as text.
     pub metadata: Option<String>,
-    /// The service's state as a number.
-    pub state: u8,
+    pub state: BatchState,
     /// The state in which a batch that is being finalized ends.
-    pub ends_as: Option<u8>,
+    pub ends_as: Option<BatchState>,
     pub errors: Vec<BatchErrorRecord>,
     pub output_file: Option<FileId>,
     pub error_file: Option<FileId>,
@@ -33,7 +90,8 @@ pub struct BatchRecord {
     pub total: u32,
     pub completed: u32,
     pub failed: u32,
-    /// Bytes of the results that are stored, for the quota.
+    /// Bytes of the results that are stored, for the quota. JSON of earlier versions does not have it.
+    #[serde(default)]
     pub result_bytes: u64,
     pub times: BatchTimesRecord,
 }
