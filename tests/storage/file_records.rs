@@ -3,7 +3,7 @@
 use outpost::ids::FileId;
 use outpost::storage::WriteTx;
 use outpost::storage::content_chunks::{self, Chunk};
-use outpost::storage::files::{self, FileRecord};
+use outpost::storage::files::{self, FileRecord, Purpose};
 use outpost::storage::work_leases::{self, Work};
 
 use super::fixture::Fixture;
@@ -12,7 +12,7 @@ fn record(fixture: &Fixture, chunks: u32) -> FileRecord {
     FileRecord {
         project: fixture.first.project.id,
         name: "train.jsonl".into(),
-        purpose: 1,
+        purpose: Purpose::FineTune,
         bytes: 0,
         chunks,
         examples: 0,

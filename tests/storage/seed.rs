@@ -12,7 +12,7 @@ use outpost::storage::batches::{self, BatchEndpoint, BatchRecord, BatchResultRec
 use outpost::storage::chat_completions::{self, ChatCompletionContentRecord, ChatCompletionRecord};
 use outpost::storage::content_chunks::{self, CHUNK_BYTES, Chunk};
 use outpost::storage::conversations::{self, ConversationRecord};
-use outpost::storage::files::{self, FileRecord};
+use outpost::storage::files::{self, FileRecord, Purpose};
 use outpost::storage::fine_tuning_checkpoints::{self, CheckpointRecord};
 use outpost::storage::fine_tuning_jobs::{self, HyperparametersRecord, JobEventRecord, JobRecord, SavedStateRecord};
 use outpost::storage::idempotency_keys::{self, IdempotencyRecord};
@@ -200,7 +200,7 @@ impl Seed {
         let record = FileRecord {
             project: self.project,
             name: "examples.jsonl".to_owned(),
-            purpose: 1,
+            purpose: Purpose::FineTune,
             bytes: 2 * bytes.len() as u64,
             chunks: 2,
             examples: 3,

@@ -50,3 +50,43 @@ macro_rules! numbered {
 }
 
 pub(crate) use numbered;
+
+#[cfg(test)]
+mod tests {
+    use serde::de::value::{Error, StrDeserializer};
+    use serde::{Deserialize, Serialize};
+
+    use crate::codec::{Record, decode, encode};
+    use crate::pepper::Pepper;
+    use crate::tables::{MESSAGES, Table};
+
+    numbered! {
+        State else Ended {
+            Running = 3 "running",
+            Ended = 5 "ended",
+        }
+    }
+
+    /// Either of a state or of its number.
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Row<T>(T);
+
+    impl<T: Serialize + for<'a> Deserialize<'a>> Record for Row<T> {
+        const TABLE: Table = MESSAGES;
+        const VERSION: u8 = 1;
+    }
+
+    #[test]
+    fn a_value_is_its_number_in_records_and_its_name_in_json() {
+        let pepper = Pepper::from_bytes([7; 32]);
+        let stored = |number: u8| encode(&pepper, b"key", &Row(number)).unwrap();
+        let named = |name| State::deserialize(StrDeserializer::<Error>::new(name));
+        for (state, number) in [(State::Running, 3), (State::Ended, 5)] {
+            assert_eq!(encode(&pepper, b"key", &Row(state)).unwrap(), stored(number));
+            assert_eq!(decode::<Row<State>>(&pepper, b"key", &stored(number)).unwrap().0, state);
+            assert_eq!(named(state.as_str()).unwrap(), state);
+        }
+        assert_eq!(decode::<Row<State>>(&pepper, b"key", &stored(9)).unwrap().0, State::Ended);
+        assert!(named("paused").is_err());
+    }
+}

@@ -215,7 +215,7 @@ fn check_file(tx: &impl Reader, access: &Access, record: &BatchRecord) -> Result
         );
         return Err(Error::invalid(param, text));
     }
-    if file.purpose != Purpose::Batch as u8 {
+    if file.purpose != Purpose::Batch {
         let text =
             format!("'{param}' is {id}, which was not uploaded for a batch. Upload it with the purpose 'batch'.");
         return Err(Error::invalid(param, text));

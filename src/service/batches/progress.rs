@@ -218,23 +218,18 @@ impl Batches {
         let (id, now, project) = (batch.id, self.clock_rng.now(), batch.record.project);
         let new = |written: &WrittenFile, kind: &str| {
             written.as_ref().map(|(content, sha256)| {
-                let name = format!("{id}_{kind}.jsonl");
-                let (purpose, bytes, chunks) = (Purpose::BatchOutput as u8, content.bytes, content.chunks);
-                let (sha256, created_at) = (*sha256, now);
-                (
-                    content.id,
-                    FileRecord {
-                        project,
-                        name,
-                        purpose,
-                        bytes,
-                        chunks,
-                        examples: 0,
-                        example_format: 0,
-                        sha256,
-                        created_at,
-                    },
-                )
+                let record = FileRecord {
+                    project,
+                    name: format!("{id}_{kind}.jsonl"),
+                    purpose: Purpose::BatchOutput,
+                    bytes: content.bytes,
+                    chunks: content.chunks,
+                    examples: 0,
+                    example_format: 0,
+                    sha256: *sha256,
+                    created_at: now,
+                };
+                (content.id, record)
             })
         };
         let (output, errors) = (new(&files.output, "output"), new(&files.errors, "error"));

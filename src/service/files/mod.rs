@@ -4,7 +4,6 @@
 //! in one transaction, and no path is ever derived from what a client sends.
 
 pub mod contents;
-mod purpose;
 pub mod upload;
 
 use std::net::IpAddr;
@@ -14,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use self::contents::Contents;
-pub use self::purpose::Purpose;
 use self::upload::{CompletedUpload, Upload};
 use super::access::authorize;
 use super::access::{Access, Scope};
@@ -29,6 +27,7 @@ use crate::display::hex;
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
 use crate::storage::content_chunks;
+pub use crate::storage::files::Purpose;
 use crate::storage::files::{self, FileRecord};
 use crate::storage::{Reader, Store, project_resources};
 
@@ -55,7 +54,6 @@ pub struct File {
 impl File {
     fn new(id: FileId, record: FileRecord) -> Self {
         let FileRecord { project, name, purpose, bytes, examples, example_format, sha256, created_at, .. } = record;
-        let purpose = Purpose::from_number(purpose);
         let format = ExampleFormat::from_number(example_format).map_or("unknown", ExampleFormat::as_str).to_owned();
         let example_format = Some(format).filter(|_| purpose == Purpose::FineTune);
         let sha256 = hex(&sha256);
@@ -142,7 +140,7 @@ impl Files {
         let record = FileRecord {
             project,
             name: new.name,
-            purpose: new.purpose as u8,
+            purpose: new.purpose,
             bytes: arrived.bytes,
             chunks: arrived.chunks,
             examples,
@@ -236,7 +234,7 @@ fn newest(
         let rows = project_resources::newest::<FileRecord>(tx, project, before, limit)?;
         let is_last = rows.len() < limit;
         before = rows.last().map(|(id, _)| *id);
-        found.extend(rows.into_iter().filter(|(_, file)| purpose.is_none_or(|purpose| file.purpose == purpose as u8)));
+        found.extend(rows.into_iter().filter(|(_, file)| purpose.is_none_or(|purpose| file.purpose == purpose)));
         if is_last || found.len() >= limit {
             found.truncate(limit);
             return Ok(found);

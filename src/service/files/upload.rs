@@ -4,7 +4,6 @@
 use ring::digest::{Context, SHA256};
 
 use super::contents::SweepGuard;
-use super::purpose::Purpose;
 use crate::error::{Code, Error, Result};
 use crate::ids::{FileId, ProjectId};
 use crate::service::limits::concurrency_limit::Slot;
@@ -12,6 +11,7 @@ use crate::service::limits::quotas::{self, QuotaKind, signed};
 use crate::service::training_data::{Summary, Validator};
 use crate::storage::Store;
 use crate::storage::content_chunks::{self, CHUNK_BYTES, Chunk};
+use crate::storage::files::Purpose;
 
 /// Max size of a file.
 pub const MAX_FILE_BYTES: u64 = 512 << 20;

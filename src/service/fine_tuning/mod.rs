@@ -314,7 +314,7 @@ fn check_file(
         );
         return Err(Error::invalid(param, text));
     }
-    if file.purpose != Purpose::FineTune as u8 {
+    if file.purpose != Purpose::FineTune {
         let text = format!("'{param}' is {id}, which was not uploaded for fine-tuning. Upload it with that purpose.");
         return Err(Error::invalid(param, text));
     }

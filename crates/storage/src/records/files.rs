@@ -1,23 +1,56 @@
 //! Stored files: a record each, with [content](crate::content_chunks) under the same id.
 
+use outpost_common::clock_rng::Timestamp;
+use outpost_common::display::one_of;
 use serde::{Deserialize, Serialize};
 
 use super::content_chunks;
 use super::project_resources::{self, ProjectResource, ResourceKind};
 use crate::codec::Record;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
+use crate::numbered::numbered;
 use crate::tables::{FILES, Table};
 use crate::transaction::WriteTx;
-use outpost_common::clock_rng::Timestamp;
+
+numbered! {
+    /// The purpose of a file.
+    Purpose else BatchOutput {
+        FineTune = 1 "fine-tune",
+        /// The requests of a batch.
+        Batch = 2 "batch",
+        /// The results of a batch. The server reads no file of this purpose.
+        BatchOutput = 3 "batch_output",
+    }
+}
+
+impl Purpose {
+    /// Parses the name of any purpose.
+    pub fn from_name(name: &str) -> Result<Self> {
+        Self::one_of(Self::ALL, name)
+    }
+
+    /// Parses the name of a purpose that files are uploaded for.
+    pub fn of_upload(name: &str) -> Result<Self> {
+        Self::one_of(&[Self::FineTune, Self::Batch], name)
+    }
+
+    fn one_of(known: &[Purpose], name: &str) -> Result<Self> {
+        known.iter().copied().find(|purpose| purpose.as_str() == name).ok_or_else(|| {
+            let shown: String = name.chars().take(40).collect();
+            let names: Vec<&str> = known.iter().map(|purpose| purpose.as_str()).collect();
+            let text = format!("'purpose' is '{shown}'; it must be {}.", one_of(&names));
+            Error::invalid("purpose", text)
+        })
+    }
+}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FileRecord {
     pub project: ProjectId,
     /// A label; never a path.
     pub name: String,
-    /// The service's purpose as a number.
-    pub purpose: u8,
+    pub purpose: Purpose,
     pub bytes: u64,
     pub chunks: u32,
     /// Number of training examples, and their format as a number.
