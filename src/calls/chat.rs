@@ -379,6 +379,14 @@ impl RunningText for RunningChat {
         Some(self.call_ids)
     }
 
+    fn truncated(&self) -> Option<usize> {
+        self.truncated
+    }
+
+    fn unenforced(&self) -> &[String] {
+        &self.unenforced
+    }
+
     fn begin_storing(&mut self, output: &OutputItems) -> bool {
         self.turn_recorder.begin(output)
     }

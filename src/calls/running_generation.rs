@@ -270,6 +270,16 @@ pub trait RunningText {
         None
     }
 
+    /// Number of conversation messages left out; `None` if truncation is off.
+    fn truncated(&self) -> Option<usize> {
+        None
+    }
+
+    /// The fields of the request's schemas that the output need not match.
+    fn unenforced(&self) -> &[String] {
+        &[]
+    }
+
     /// The number of choices of all prompts.
     fn choices(&self) -> u32 {
         self.generation().choices()

@@ -18,7 +18,6 @@ pub mod embeddings;
 mod files;
 mod fine_tuning;
 mod foreign_fields;
-mod generation_stream;
 pub mod health;
 mod hyperparameters;
 pub mod images;
@@ -42,6 +41,7 @@ mod text_inputs;
 mod tokenization;
 mod tool_choice;
 mod truncation;
+mod turn_response;
 mod usage;
 
 use utoipa_actix_web::service_config::ServiceConfig;

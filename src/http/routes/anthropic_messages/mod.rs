@@ -6,11 +6,11 @@
 //! fields in errors.
 
 mod content;
+mod encoder;
 mod message_schema;
 mod output;
 mod request;
 mod response;
-mod stream;
 mod thinking;
 
 use actix_web::{HttpRequest, HttpResponse, post, web};
@@ -22,7 +22,9 @@ use crate::calls::turn::output::{KeptTokens, OutputItems};
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
+use crate::http::routes::turn_response::Delivery;
 use crate::http::{Api, authentication::Caller, request_logging};
+use encoder::MessageEncoder;
 use request::Checked;
 
 pub fn routes(config: &mut ServiceConfig) {
@@ -51,20 +53,10 @@ async fn create(
     api: web::Data<Api>,
 ) -> ApiResult {
     let Checked { call, is_streamed, ignored } = body.0.check(true)?;
-    let mut running = api.chat.start(&caller.access, call, caller.recorder.clone()).await?;
-    let unenforced = std::mem::take(&mut running.unenforced);
-    let mut turn = Turn::new(running, OutputItems::or_empty(KeptTokens::None), api.clock_rng.clone());
-    let response = match is_streamed {
-        true => {
-            caller.recorder.defer();
-            stream::respond(turn, request_logging::request_id(&request))
-        }
-        false => {
-            turn.generate(drop).await?;
-            HttpResponse::Ok().json(response::message(&turn))
-        }
-    };
-    Ok(with_lists(response, &ignored, &unenforced))
+    let running = api.chat.start(&caller.access, call, caller.recorder.clone()).await?;
+    let turn = Turn::new(running, OutputItems::or_empty(KeptTokens::None), api.clock_rng.clone());
+    let request_id = request_logging::request_id(&request);
+    Delivery { caller: &caller, request_id, is_streamed, ignored }.send(MessageEncoder::new(turn)).await
 }
 
 /// Count the tokens of a message's prompt, with system prompt and tools.

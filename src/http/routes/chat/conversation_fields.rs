@@ -1,15 +1,12 @@
 //! Request and response fields of chats with an agent or a stored conversation.
 
-use actix_web::HttpResponse;
-use actix_web::http::header::HeaderValue;
 use serde::Serialize;
 
 use crate::calls::chat::RunningChat;
 use crate::calls::conversation_context::ConversationContextRequest;
 use crate::error::{Error, Result};
-use crate::http::header_list::with_lists;
 use crate::http::resource_ids::parse_field_id;
-use crate::http::routes::truncation::{TRUNCATED_MESSAGES, Truncation};
+use crate::http::routes::truncation::Truncation;
 use crate::service::conversations::Conversation;
 use crate::service::writes::precondition::IfMatch;
 
@@ -63,19 +60,4 @@ impl ConversationFields {
 pub fn conversation(running: &RunningChat) -> Option<ConversationRef> {
     let reference = |found: &Conversation| ConversationRef { id: found.id.to_string(), version: found.version };
     running.conversation().map(reference)
-}
-
-/// The same response, with the number of dropped messages of the conversation, the fields that are left out, and the parts
-/// of the request's schemas that are not enforced.
-pub fn with_headers(
-    response: HttpResponse,
-    truncated: Option<usize>,
-    ignored: &[String],
-    unenforced: &[String],
-) -> HttpResponse {
-    let mut response = with_lists(response, ignored, unenforced);
-    if let Some(count) = truncated {
-        response.headers_mut().insert(TRUNCATED_MESSAGES, HeaderValue::from(count));
-    }
-    response
 }

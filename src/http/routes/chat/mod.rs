@@ -1,23 +1,24 @@
 //! Chat completions: endpoint 5, and the completions that it stores.
 
 mod conversation_fields;
+mod encoder;
 mod guided_output;
 mod output_format;
 mod request;
 mod response;
 mod stored;
-mod storing;
-mod stream;
 
 use actix_web::{HttpRequest, post, web};
-use storing::{Delivery, Storage, StoringChat};
 use utoipa_actix_web::service_config::ServiceConfig;
 
+use self::encoder::{ChatEncoder, Storage};
+use self::request::CheckedRequest;
 pub use output_format::FunctionTool;
 
 use crate::http::etag::IfMatchHeader;
 use crate::http::extractors::ApiJson;
-use crate::http::response::{ApiResult, Head};
+use crate::http::response::ApiResult;
+use crate::http::routes::turn_response::Delivery;
 use crate::http::{Api, authentication::Caller, request_logging};
 use crate::ids::RequestId;
 
@@ -47,15 +48,10 @@ async fn complete(
 /// Completes a chat that no client waits for. It is not stored.
 pub async fn complete_for_batch(caller: &Caller, request: request::ChatRequest, api: &Api) -> ApiResult {
     let checked = request.check(None, api.unknown_fields)?;
-    respond(caller, request::CheckedRequest { storing: None, ..checked }, None, api).await
+    respond(caller, CheckedRequest { storing: None, ..checked }, None, api).await
 }
 
-async fn respond(
-    caller: &Caller,
-    checked: request::CheckedRequest,
-    request_id: Option<RequestId>,
-    api: &Api,
-) -> ApiResult {
+async fn respond(caller: &Caller, checked: CheckedRequest, request_id: Option<RequestId>, api: &Api) -> ApiResult {
     let storage = match checked.storing {
         Some(storing) => {
             api.services.chat_completions.admit(&caller.access, storing.bytes()).await?;
@@ -64,18 +60,8 @@ async fn respond(
         }
         None => None,
     };
-    let mut chat = api.chat.start(&caller.access, checked.call, caller.recorder.clone()).await?;
-    let (truncated, unenforced) = (chat.truncated, std::mem::take(&mut chat.unenforced));
-    let head = Head { id: chat.id, object: "chat.completion", state: None };
-    let (is_streamed, includes_reasoning) = (checked.stream.is_some(), checked.includes_reasoning);
-    let delivery = Delivery { storage, is_streamed, includes_reasoning };
-    let mut running = StoringChat::new(chat, delivery, api.clock_rng.clone());
-    let response = match checked.stream {
-        Some(options) => {
-            caller.recorder.defer();
-            stream::respond(running, options, request_id)
-        }
-        None => caller.reply(head, running.finish().await?)?,
-    };
-    Ok(conversation_fields::with_headers(response, truncated, &checked.ignored, &unenforced))
+    let CheckedRequest { call, stream, includes_reasoning, ignored, .. } = checked;
+    let chat = api.chat.start(&caller.access, call, caller.recorder.clone()).await?;
+    let delivery = Delivery { caller, request_id, is_streamed: stream.is_some(), ignored };
+    delivery.send(ChatEncoder::new(chat, storage, includes_reasoning, stream, api)).await
 }

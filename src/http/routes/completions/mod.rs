@@ -1,17 +1,18 @@
 //! Text completions: OpenAI's legacy endpoint.
 
+mod encoder;
 mod request;
 mod response;
-mod stream;
 
 use actix_web::{HttpRequest, post, web};
 use utoipa_actix_web::service_config::ServiceConfig;
 
+use self::encoder::CompletionEncoder;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::{KeptTokens, OutputItems};
 use crate::http::extractors::ApiJson;
-use crate::http::header_list::with_lists;
-use crate::http::response::{ApiResult, Head};
+use crate::http::response::ApiResult;
+use crate::http::routes::turn_response::Delivery;
 use crate::http::{Api, authentication::Caller, request_logging};
 use crate::ids::RequestId;
 
@@ -46,19 +47,10 @@ async fn respond(
     request_id: Option<RequestId>,
     api: &Api,
 ) -> ApiResult {
-    let running = api.completions.start(&caller.access, checked.call, caller.recorder.clone()).await?;
-    let head = Head { id: running.id, object: "text_completion", state: None };
-    let kept = if checked.stream.is_some() { KeptTokens::None } else { KeptTokens::All };
-    let mut turn = Turn::new(running, OutputItems::or_empty(kept), api.clock_rng.clone());
-    let response = match checked.stream {
-        Some(options) => {
-            caller.recorder.defer();
-            stream::respond(turn, options, request_id)
-        }
-        None => {
-            turn.generate(drop).await?;
-            caller.reply(head, response::completion(&turn))?
-        }
-    };
-    Ok(with_lists(response, &checked.ignored, &[]))
+    let request::CheckedRequest { call, stream, ignored } = checked;
+    let running = api.completions.start(&caller.access, call, caller.recorder.clone()).await?;
+    let kept = if stream.is_some() { KeptTokens::None } else { KeptTokens::All };
+    let turn = Turn::new(running, OutputItems::or_empty(kept), api.clock_rng.clone());
+    let delivery = Delivery { caller, request_id, is_streamed: stream.is_some(), ignored };
+    delivery.send(CompletionEncoder::new(turn, stream.unwrap_or_default())).await
 }

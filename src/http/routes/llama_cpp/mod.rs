@@ -3,21 +3,22 @@
 //! Clients of these paths often send no `model`. Where only one can be meant, the server uses it; chat completions and
 //! the other endpoints of the contract require a model.
 
+mod encoder;
 mod props;
 mod request;
 mod response;
-mod stream;
 
 use actix_web::{HttpRequest, post, web};
 use utoipa_actix_web::service_config::ServiceConfig;
 
+use self::encoder::CompletionEncoder;
 use self::request::{CheckedRequest, CompletionRequest, InfillRequest};
 use self::response::{CompletionBody, Form};
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::{KeptTokens, OutputItems};
 use crate::http::extractors::ApiJson;
-use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
+use crate::http::routes::turn_response::Delivery;
 use crate::http::{Api, authentication::Caller, request_logging};
 
 pub fn routes(config: &mut ServiceConfig) {
@@ -58,13 +59,8 @@ async fn complete(
 async fn respond(caller: &Caller, checked: CheckedRequest, request: &HttpRequest, api: &Api) -> ApiResult {
     let CheckedRequest { call, is_streamed, fields, ignored } = checked;
     let running = api.completions.start(&caller.access, call, caller.recorder.clone()).await?;
-    let mut turn = Turn::new(running, OutputItems::or_empty(KeptTokens::None), api.clock_rng.clone());
+    let turn = Turn::new(running, OutputItems::or_empty(KeptTokens::None), api.clock_rng.clone());
     let form = Form { fields, clock_rng: api.clock_rng.clone() };
-    if is_streamed {
-        caller.recorder.defer();
-        let response = stream::respond(turn, form, request_logging::request_id(request));
-        return Ok(with_lists(response, &ignored, &[]));
-    }
-    turn.generate(drop).await?;
-    Ok(with_lists(caller.mount.bare(turn.call.id, form.whole(&turn)), &ignored, &[]))
+    let delivery = Delivery { caller, request_id: request_logging::request_id(request), is_streamed, ignored };
+    delivery.send(CompletionEncoder { turn, form }).await
 }

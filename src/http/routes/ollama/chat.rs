@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use super::body::OllamaJson;
-use super::delivery::{Delivery, load, logprobs, think, unknown};
+use super::delivery::{ResponseFields, load, logprobs, think, unknown};
 use super::model_name::model_id;
 use super::options::{self, Options};
 use super::response::{Body, ChatContent, Head};
@@ -60,7 +60,7 @@ pub struct OllamaChatRequest {
 
 impl OllamaChatRequest {
     /// Validates each field; the module `calls` checks what depends on the model.
-    fn check(self, messages: &[Value]) -> Result<(ChatCall, Delivery)> {
+    fn check(self, messages: &[Value]) -> Result<(ChatCall, ResponseFields)> {
         let variables = think(self.think.as_ref())?;
         let mut ignored = unknown(&self.rest);
         let output = output::request(self.format.as_ref(), self.tools.as_deref().unwrap_or_default(), &mut ignored)?;
@@ -86,7 +86,7 @@ impl OllamaChatRequest {
             prompt_logprobs: None,
         };
         let is_streamed = self.stream.unwrap_or(true);
-        Ok((call, Delivery { is_streamed, includes_logprobs: logprobs.is_some(), ignored, context, truncated: None }))
+        Ok((call, ResponseFields { is_streamed, includes_logprobs: logprobs.is_some(), ignored, context }))
     }
 }
 
@@ -129,10 +129,9 @@ async fn chat(
     if messages.is_empty() {
         return load::<ChatContent>(&caller, &api, model_id(&body.model), &body.rest, &head).await;
     }
-    let (call, mut delivery) = body.check(&messages)?;
+    let (call, fields) = body.check(&messages)?;
     let mut running = api.chat.start(&caller.access, call, caller.recorder.clone()).await?;
-    delivery.truncated = running.truncated.filter(|count| *count > 0);
-    let unenforced = std::mem::take(&mut running.unenforced);
+    running.truncated = running.truncated.filter(|count| *count > 0);
     let from = (&caller, request_logging::request_id(&request));
-    delivery.send::<ChatContent>(running, head, from, &unenforced).await
+    fields.respond::<ChatContent>(running, head, from).await
 }

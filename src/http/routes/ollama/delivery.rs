@@ -10,8 +10,9 @@ use std::sync::Arc;
 use actix_web::HttpResponse;
 use serde_json::{Map, Value};
 
+use super::encoder::LineEncoder;
+use super::options;
 use super::response::{Content, Head};
-use super::{lines, options};
 use crate::calls::generation::RunningText;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::{KeptTokens, OutputItems};
@@ -21,7 +22,7 @@ use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::routes::prompt_fields;
 use crate::http::routes::sampling_fields::within;
-use crate::http::routes::truncation::TRUNCATED_MESSAGES;
+use crate::http::routes::turn_response::Delivery;
 use crate::http::unknown_fields::unknown_names;
 use crate::http::{Api, authentication::Caller};
 use crate::ids::RequestId;
@@ -34,48 +35,32 @@ const KEEP_ALIVE: &str = "keep_alive";
 
 const LEVELS: [&str; 4] = ["low", "medium", "high", "max"];
 
-/// How a response is sent.
-pub struct Delivery {
+/// What a request says about its response.
+pub struct ResponseFields {
     pub is_streamed: bool,
     pub includes_logprobs: bool,
-    /// The fields and options that were left out.
+    /// The fields and options that are left out.
     pub ignored: Vec<String>,
     /// The context that the client wants.
     pub context: Option<u32>,
-    /// The number of messages that were left out; `None`: none could be.
-    pub truncated: Option<usize>,
 }
 
-impl Delivery {
-    /// Sends what `running` generates. `unenforced`: the fields of the request's schemas that are not enforced.
-    pub async fn send<T: Content>(
+impl ResponseFields {
+    /// Responds with what `running` generates.
+    pub async fn respond<T: Content>(
         mut self,
         running: impl RunningText + 'static,
         head: Head,
         (caller, request_id): (&Caller, Option<RequestId>),
-        unenforced: &[String],
     ) -> ApiResult {
-        let (window, truncated) = (running.generation().context_window(), self.truncated);
+        let window = running.generation().context_window();
         if self.context.is_some_and(|context| context > window) {
             self.ignored.push(options::NUM_CTX.to_owned());
         }
         let kept = if self.is_streamed || !self.includes_logprobs { KeptTokens::None } else { KeptTokens::All };
-        let mut turn = Turn::new(running, OutputItems::or_empty(kept), Arc::clone(&head.clock_rng));
-        let response = match self.is_streamed {
-            true => {
-                caller.recorder.defer();
-                lines::respond::<T>(turn, head, request_id)
-            }
-            false => {
-                turn.generate(drop).await?;
-                HttpResponse::Ok().json(head.whole::<T>(&turn))
-            }
-        };
-        let mut response = with_lists(response, &self.ignored, unenforced);
-        if let Some(count) = truncated {
-            response.headers_mut().insert(TRUNCATED_MESSAGES, count.into());
-        }
-        Ok(response)
+        let turn = Turn::new(running, OutputItems::or_empty(kept), Arc::clone(&head.clock_rng));
+        let delivery = Delivery { caller, request_id, is_streamed: self.is_streamed, ignored: self.ignored };
+        delivery.send(LineEncoder::<_, T>::new(turn, head)).await
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use super::body::OllamaJson;
-use super::delivery::{Delivery, load, logprobs, think, unknown};
+use super::delivery::{ResponseFields, load, logprobs, think, unknown};
 use super::model_name::model_id;
 use super::options::{self, Options};
 use super::response::{Body, GenerateContent, Head};
@@ -77,7 +77,7 @@ enum Call {
 
 impl GenerateRequest {
     /// Validates each field; the module `calls` checks what depends on the model.
-    fn check(mut self) -> Result<(Call, Delivery)> {
+    fn check(mut self) -> Result<(Call, ResponseFields)> {
         self.refuse_unsupported()?;
         let mut ignored = unknown(&self.rest);
         self.leave_out_unused(&mut ignored);
@@ -90,7 +90,7 @@ impl GenerateRequest {
             true => Call::Completion(Box::new(self.completion(suffix, options, logprobs)?)),
             false => Call::Chat(Box::new(self.chat(options, logprobs)?)),
         };
-        Ok((call, Delivery { is_streamed, includes_logprobs, ignored, context, truncated: None }))
+        Ok((call, ResponseFields { is_streamed, includes_logprobs, ignored, context }))
     }
 
     /// Refuses what would change the output and is not supported.
@@ -205,17 +205,16 @@ async fn generate(
     if !has(&body.prompt) && !has(&body.suffix) {
         return load::<GenerateContent>(&caller, &api, model_id(&body.model), &body.rest, &head).await;
     }
-    let (call, delivery) = body.check()?;
+    let (call, fields) = body.check()?;
     let from = (&caller, request_logging::request_id(&request));
     match call {
         Call::Chat(call) => {
-            let mut running = api.chat.start(&caller.access, *call, caller.recorder.clone()).await?;
-            let unenforced = std::mem::take(&mut running.unenforced);
-            delivery.send::<GenerateContent>(running, head, from, &unenforced).await
+            let running = api.chat.start(&caller.access, *call, caller.recorder.clone()).await?;
+            fields.respond::<GenerateContent>(running, head, from).await
         }
         Call::Completion(call) => {
             let running = api.completions.start(&caller.access, *call, caller.recorder.clone()).await?;
-            delivery.send::<GenerateContent>(running, head, from, &[]).await
+            fields.respond::<GenerateContent>(running, head, from).await
         }
     }
 }

@@ -13,9 +13,10 @@ mod content;
 mod create;
 mod delivery;
 mod embed;
+mod encoder;
 mod generate;
 mod installation;
-mod lines;
+
 mod model_name;
 mod modelfile;
 mod models;

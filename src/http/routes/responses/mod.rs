@@ -9,6 +9,7 @@ mod compaction;
 mod continuation;
 mod conversation_field;
 mod custom_tools;
+mod encoder;
 mod follow;
 pub(super) mod input;
 pub(super) mod input_items;
@@ -17,13 +18,11 @@ mod output;
 pub(super) mod reasoning;
 mod request;
 mod response;
-mod running;
 mod stored;
 mod stream;
 mod summary_item;
 mod validation;
 
-use actix_web::http::header::HeaderValue;
 use actix_web::{HttpRequest, HttpResponse, post, web};
 use serde::Serialize;
 use utoipa_actix_web::service_config::ServiceConfig;
@@ -34,15 +33,15 @@ use crate::http::etag::IfMatchHeader;
 use crate::http::extractors::{ApiJson, SentJson};
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
-use crate::http::routes::truncation::TRUNCATED_MESSAGES;
+use crate::http::routes::turn_response::Delivery;
 use crate::http::{Api, authentication::Caller, request_logging};
 use crate::ids::{RequestId, ResponseId};
 use crate::service::responses::ChainLink;
 pub use background::BackgroundResponseCodec;
 use conversation_field::with_field_names;
+use encoder::{RunningResponse, Storage};
 use request::{Checked, ResponsesRequest};
 use response::ResponseEncoder;
-use running::{RunningResponse, Storage};
 use validation::validate;
 
 pub fn routes(config: &mut ServiceConfig) {
@@ -106,9 +105,7 @@ async fn respond(
         false => None,
     };
     let started = api.chat.start(&caller.access, call, caller.recorder.clone()).await;
-    let mut chat = started.map_err(with_field_names)?;
-    let unenforced = std::mem::take(&mut chat.unenforced);
-    let truncated = chat.truncated;
+    let chat = started.map_err(with_field_names)?;
     let encoder = ResponseEncoder {
         id: ResponseId::from_bytes(chat.id.to_bytes()),
         created_at: chat.created,
@@ -117,19 +114,7 @@ async fn respond(
     };
     let output = OutputItems::new(custom_tools::names(&encoder.settings.tools));
     let turn = Turn::new(chat, output, api.clock_rng.clone());
-    let mut running = RunningResponse::new(turn, encoder, storage);
-    let response = match is_streamed {
-        true => {
-            caller.recorder.defer();
-            stream::respond(running, request_id)
-        }
-        false => HttpResponse::Ok().json(running.finish().await?),
-    };
-    let mut response = with_lists(response, &ignored, &unenforced);
-    if let Some(count) = truncated {
-        response.headers_mut().insert(TRUNCATED_MESSAGES, HeaderValue::from(count));
-    }
-    Ok(response)
+    Delivery { caller, request_id, is_streamed, ignored }.send(RunningResponse::new(turn, encoder, storage)).await
 }
 
 /// Count the tokens of a response's prompt, with instructions, tools and what it continues.

@@ -3,23 +3,14 @@
 //! A stream ends with `[DONE]`. OpenAI's own do not, but Open Responses requires it, and OpenAI's SDKs stop reading
 //! there.
 
-use actix_web::HttpResponse;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::reasoning::{PartIndex, ReasoningPart};
-use super::response::{Failure, ItemBody, Part, TokenBody, logprobs, part};
-use super::running::RunningResponse;
-use crate::calls::chat::RunningChat;
+use super::response::{ItemBody, Part, TokenBody, logprobs, part};
 use crate::calls::responses::item_format::ItemFormat;
-use crate::calls::turn::Turn;
-use crate::calls::turn::output::{OutputItem, OutputItems, Step, TurnEvent};
-use crate::error::{Error, Result};
-use crate::http::error::responses_in_stream;
-use crate::http::routes::generation_stream::{self, EventSource};
+use crate::calls::turn::output::{OutputItem, OutputItems, Step};
 use crate::http::sse;
-use crate::ids::RequestId;
-use crate::service::usage::Outcome;
 
 /// An event with its type and number.
 #[derive(Serialize)]
@@ -116,57 +107,13 @@ fn with_response(kind: &'static str, number: u64, response: &impl Serialize) -> 
     encode(kind, number, Fields::Response { response })
 }
 
-pub fn respond(running: RunningResponse, request_id: Option<RequestId>) -> HttpResponse {
-    generation_stream::respond(ResponseEvents { running, events: EventEncoder::new(FIRST_EVENTS, None) }, request_id)
-}
-
 /// The number of events before the first delta.
 const FIRST_EVENTS: u64 = 2;
 
-struct ResponseEvents {
-    running: RunningResponse,
-    events: EventEncoder,
-}
-
-impl EventSource for ResponseEvents {
-    type Call = RunningChat;
-
-    fn turn(&mut self) -> &mut Turn {
-        &mut self.running.turn
-    }
-
-    async fn next(&mut self) -> Option<Result<TurnEvent>> {
-        self.running.next().await
-    }
-
-    async fn close(&mut self, outcome: Outcome) -> Result<()> {
-        self.running.close(outcome).await
-    }
-
-    fn first_event(&self) -> Option<sse::Event> {
-        let started = self.running.started();
-        let event = |kind, number| with_response(kind, number, &started);
-        Some(sse::join(event("response.created", 0), event("response.in_progress", 1)))
-    }
-
-    fn event(&mut self, event: &TurnEvent) -> Option<sse::Event> {
-        let output = (self.running.turn.output(), self.running.format());
-        event.steps.iter().for_each(|step| self.events.add_step(step, output));
-        self.events.take()
-    }
-
-    fn last_event(&mut self) -> sse::Event {
-        let output = self.running.turn.output();
-        self.events.end_item((output, self.running.format()), output.is_cut_off());
-        let response = self.running.complete();
-        self.events.end(response.status, &response)
-    }
-
-    fn error_event(&self, error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> sse::Event {
-        let (code, message) = responses_in_stream(error, request_id, recorded);
-        let response = self.running.failed(Failure { code: code.to_owned(), message: message.to_string() });
-        EventEncoder::new(self.events.next, None).failed(code, &message, error.param_name(), &response)
-    }
+/// The events before the first delta. `started`: the response without output.
+pub fn first_events(started: &impl Serialize) -> sse::Event {
+    let event = |kind, number| with_response(kind, number, started);
+    sse::join(event("response.created", 0), event("response.in_progress", 1))
 }
 
 /// Numbers events and encodes the steps of an output.
@@ -184,6 +131,11 @@ pub struct EventEncoder {
 type Output<'a> = (&'a OutputItems, ItemFormat);
 
 impl EventEncoder {
+    /// Encodes what follows [`first_events`].
+    pub fn after_first() -> Self {
+        Self::new(FIRST_EVENTS, None)
+    }
+
     /// `next`: the number of the first event. `after`: those up to this number are left out.
     pub fn new(next: u64, after: Option<u64>) -> Self {
         Self { next, after, started: 0, encoded: Vec::new() }

@@ -1,16 +1,18 @@
-//! A message as the events of Anthropic's API. A block ends before the next one starts.
+//! A message in the format of Anthropic's API, whole or as events. A block ends before the next one starts.
 
 use actix_web::HttpResponse;
 use serde::Serialize;
 
-use super::response::{MessageBody, UsageBody, empty_message, signature, stop_reason};
+use super::response::{MessageBody, UsageBody, empty_message, message, signature, stop_reason};
 use crate::calls::chat::RunningChat;
 use crate::calls::generation::RunningText;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::{OutputItem, Step, TurnEvent};
 use crate::error::{Error, Result};
+use crate::http::authentication::Caller;
 use crate::http::error::anthropic_in_stream;
-use crate::http::routes::generation_stream::{self, EventSource};
+use crate::http::response::ApiResult;
+use crate::http::routes::turn_response::TurnEncoder;
 use crate::http::sse;
 use crate::ids::RequestId;
 
@@ -71,22 +73,22 @@ impl Event<'_> {
     }
 }
 
-pub fn respond(turn: Turn, request_id: Option<RequestId>) -> HttpResponse {
-    generation_stream::respond(MessageEvents { turn, blocks: 0 }, request_id)
-}
-
 /// Each item of the output is a block.
-struct MessageEvents {
+pub struct MessageEncoder {
     turn: Turn,
     /// Blocks that have started.
     blocks: usize,
 }
 
-impl EventSource for MessageEvents {
+impl TurnEncoder for MessageEncoder {
     type Call = RunningChat;
 
     fn turn(&mut self) -> &mut Turn<RunningChat> {
         &mut self.turn
+    }
+
+    fn whole(self, _caller: &Caller) -> ApiResult {
+        Ok(HttpResponse::Ok().json(message(&self.turn)))
     }
 
     fn first_event(&self) -> Option<sse::Event> {
@@ -127,12 +129,16 @@ impl EventSource for MessageEvents {
         events.concat().into()
     }
 
-    fn error_event(&self, error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> sse::Event {
+    fn error_event(&mut self, error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> sse::Event {
         anthropic_in_stream(error, request_id, recorded)
     }
 }
 
-impl MessageEvents {
+impl MessageEncoder {
+    pub fn new(turn: Turn) -> Self {
+        Self { turn, blocks: 0 }
+    }
+
     fn start_block(&mut self, item: &OutputItem, events: &mut Vec<sse::Event>) {
         let content_block = match item {
             OutputItem::Reasoning(_) => Start::Thinking { thinking: "", signature: "" },

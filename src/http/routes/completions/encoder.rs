@@ -1,35 +1,34 @@
-//! A text completion as server-sent events, in OpenAI's format.
+//! A text completion in OpenAI's format, whole or as server-sent events.
 
-use actix_web::HttpResponse;
-
-use super::response::{TextChoice, TextChunk, TextOffset, echoed, logprobs};
+use super::response::{TextChoice, TextChunk, TextOffset, completion, echoed, logprobs};
 use crate::calls::completions::RunningCompletion;
 use crate::calls::generation::RunningText;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::TurnEvent;
+use crate::http::authentication::Caller;
+use crate::http::response::{ApiResult, Head};
 use crate::http::routes::completion_body::finish_reason;
-use crate::http::routes::generation_stream::{self, EventSource};
 use crate::http::routes::sampling_fields::StreamOptions;
+use crate::http::routes::turn_response::TurnEncoder;
 use crate::http::sse;
-use crate::ids::RequestId;
 
-pub fn respond(turn: Turn<RunningCompletion>, options: StreamOptions, request_id: Option<RequestId>) -> HttpResponse {
-    let offsets = vec![TextOffset::default(); turn.outputs().len()];
-    generation_stream::respond(CompletionEvents { turn, options, offsets }, request_id)
-}
-
-struct CompletionEvents {
+pub struct CompletionEncoder {
     turn: Turn<RunningCompletion>,
     options: StreamOptions,
     /// By choice.
     offsets: Vec<TextOffset>,
 }
 
-impl EventSource for CompletionEvents {
+impl TurnEncoder for CompletionEncoder {
     type Call = RunningCompletion;
 
     fn turn(&mut self) -> &mut Turn<RunningCompletion> {
         &mut self.turn
+    }
+
+    fn whole(self, caller: &Caller) -> ApiResult {
+        let head = Head { id: self.turn.call.id, object: "text_completion", state: None };
+        caller.reply(head, completion(&self.turn))
     }
 
     fn event(&mut self, event: &TurnEvent) -> Option<sse::Event> {
@@ -67,7 +66,13 @@ impl EventSource for CompletionEvents {
     }
 }
 
-impl CompletionEvents {
+impl CompletionEncoder {
+    /// `options`: those of a stream.
+    pub fn new(turn: Turn<RunningCompletion>, options: StreamOptions) -> Self {
+        let offsets = vec![TextOffset::default(); turn.outputs().len()];
+        Self { turn, options, offsets }
+    }
+
     fn chunk(&self, choices: Vec<TextChoice>) -> TextChunk<'_> {
         let running = &self.turn.call;
         TextChunk {

@@ -1,29 +1,28 @@
-//! A completion as server-sent events, in llama.cpp's format: the last event has `stop: true`, and nothing follows it.
-
-use actix_web::HttpResponse;
+//! A completion in llama.cpp's format. The last event of a stream has `stop: true`, and nothing follows it.
 
 use super::response::Form;
 use crate::calls::completions::RunningCompletion;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::TurnEvent;
-use crate::http::routes::generation_stream::{self, EventSource};
+use crate::http::authentication::Caller;
+use crate::http::response::ApiResult;
+use crate::http::routes::turn_response::TurnEncoder;
 use crate::http::sse;
-use crate::ids::RequestId;
 
-pub fn respond(turn: Turn<RunningCompletion>, form: Form, request_id: Option<RequestId>) -> HttpResponse {
-    generation_stream::respond(CompletionEvents { turn, form }, request_id)
+pub struct CompletionEncoder {
+    pub turn: Turn<RunningCompletion>,
+    pub form: Form,
 }
 
-struct CompletionEvents {
-    turn: Turn<RunningCompletion>,
-    form: Form,
-}
-
-impl EventSource for CompletionEvents {
+impl TurnEncoder for CompletionEncoder {
     type Call = RunningCompletion;
 
     fn turn(&mut self) -> &mut Turn<RunningCompletion> {
         &mut self.turn
+    }
+
+    fn whole(self, caller: &Caller) -> ApiResult {
+        Ok(caller.mount.bare(self.turn.call.id, self.form.whole(&self.turn)))
     }
 
     fn event(&mut self, event: &TurnEvent) -> Option<sse::Event> {

@@ -1,53 +1,82 @@
-//! A chat response as server-sent events, in OpenAI's format.
+//! A chat completion in OpenAI's format, whole or as server-sent events: with or without the reasoning, and stored before its
+//! end is sent.
 
 use std::borrow::Cow;
 
-use actix_web::HttpResponse;
-
 use super::conversation_fields;
-use super::response::{Chunk, ChunkChoice, Delta, call_deltas, logprobs};
-use super::storing::StoringChat;
+use super::request::Storing;
+use super::response::{Chunk, ChunkChoice, Delta, call_deltas, completion, logprobs};
 use crate::calls::chat::RunningChat;
 use crate::calls::generation::RunningText;
 use crate::calls::turn::Turn;
-use crate::calls::turn::output::TurnEvent;
-use crate::error::Result;
+use crate::calls::turn::output::{KeptTokens, OutputItems, Step, TurnEvent};
+use crate::error::{Error, Result};
+use crate::http::Api;
+use crate::http::authentication::Caller;
+use crate::http::response::{ApiResult, Head};
 use crate::http::routes::completion_body::finish_reason;
-use crate::http::routes::generation_stream::{self, EventSource};
 use crate::http::routes::sampling_fields::StreamOptions;
+use crate::http::routes::turn_response::TurnEncoder;
 use crate::http::sse;
-use crate::ids::RequestId;
-use crate::service::usage::Outcome;
+use crate::service::access::Access;
+use crate::service::chat_completions::{ChatCompletions, StoredChatCompletion};
 
-pub fn respond(running: StoringChat, options: StreamOptions, request_id: Option<RequestId>) -> HttpResponse {
-    let role_sent = vec![false; running.turn.outputs().len()];
-    generation_stream::respond(ChatEvents { running, options, role_sent }, request_id)
+/// Where a completion is stored, and with what.
+pub struct Storage {
+    pub completions: ChatCompletions,
+    pub access: Access,
+    pub storing: Storing,
 }
 
-struct ChatEvents {
-    running: StoringChat,
+pub struct ChatEncoder {
+    turn: Turn,
+    /// `None` if the completion is not stored.
+    storage: Option<Storage>,
+    /// Whether the completion has the reasoning.
+    includes_reasoning: bool,
     options: StreamOptions,
+    /// By choice.
     role_sent: Vec<bool>,
 }
 
-impl EventSource for ChatEvents {
+impl TurnEncoder for ChatEncoder {
     type Call = RunningChat;
 
     fn turn(&mut self) -> &mut Turn {
-        &mut self.running.turn
+        &mut self.turn
     }
 
     async fn next(&mut self) -> Option<Result<TurnEvent>> {
-        self.running.next().await
+        let mut event = self.turn.next().await?;
+        if let (Ok(event), false) = (&mut event, self.includes_reasoning) {
+            event.steps.retain(|step| !matches!(step, Step::Reasoning(_)));
+        }
+        Some(event)
     }
 
-    async fn close(&mut self, outcome: Outcome) -> Result<()> {
-        self.running.close(outcome).await
+    async fn store(&self) -> Result<()> {
+        let Some(Storage { completions, access, storing }) = &self.storage else { return Ok(()) };
+        let chat = &self.turn.call;
+        let completion = completion(&self.turn, self.includes_reasoning);
+        let stored = StoredChatCompletion {
+            id: chat.id,
+            model: chat.model.clone(),
+            metadata: storing.metadata.clone(),
+            messages: storing.messages.clone(),
+            completion: serde_json::to_string(&completion).map_err(Error::internal)?,
+            created_at: chat.created,
+        };
+        completions.create(access, stored).await
+    }
+
+    fn whole(self, caller: &Caller) -> ApiResult {
+        let head = Head { id: self.turn.call.id, object: "chat.completion", state: None };
+        caller.reply(head, completion(&self.turn, self.includes_reasoning))
     }
 
     fn event(&mut self, event: &TurnEvent) -> Option<sse::Event> {
         let first = self.role_sent.get_mut(event.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
-        let prompt_token_ids = self.running.turn.call.prompt_token_ids.take();
+        let prompt_token_ids = self.turn.call.prompt_token_ids.take();
         let chunk = |choice| Chunk { prompt_token_ids, ..self.chunk(vec![choice]) };
         let delta_choice = self.delta_choice(event, first).map(|choice| sse::data(&chunk(choice)));
         let Some(ending) = event.ending else { return delta_choice };
@@ -71,19 +100,34 @@ impl EventSource for ChatEvents {
             return sse::done();
         }
         let usage = Chunk {
-            usage: Some(Some(self.running.turn.call.usage().into())),
-            conversation: conversation_fields::conversation(&self.running.turn.call),
-            truncated_messages: self.running.turn.call.truncated,
+            usage: Some(Some(self.turn.call.usage().into())),
+            conversation: conversation_fields::conversation(&self.turn.call),
+            truncated_messages: self.turn.call.truncated,
             ..self.chunk(Vec::new())
         };
         sse::join(sse::data(&usage), sse::done())
     }
 }
 
-impl ChatEvents {
+impl ChatEncoder {
+    /// `stream`: the options of a stream; `None` if the response is not streamed.
+    pub fn new(
+        chat: RunningChat,
+        storage: Option<Storage>,
+        includes_reasoning: bool,
+        stream: Option<StreamOptions>,
+        api: &Api,
+    ) -> Self {
+        let has_body = stream.is_none() || storage.is_some();
+        let kept = if has_body { KeptTokens::All } else { KeptTokens::None };
+        let turn = Turn::new(chat, OutputItems::or_empty(kept), api.clock_rng.clone());
+        let role_sent = vec![false; turn.outputs().len()];
+        Self { turn, storage, includes_reasoning, options: stream.unwrap_or_default(), role_sent }
+    }
+
     /// `None` if the event adds nothing.
     fn delta_choice<'a>(&self, event: &'a TurnEvent, first: bool) -> Option<ChunkChoice<'a>> {
-        let chat = &self.running.turn.call;
+        let chat = &self.turn.call;
         let TurnEvent { choice, tokens, token_ids, .. } = event;
         let tool_calls = call_deltas(chat.call_ids, *choice, &event.steps);
         let [reasoning, added] =
@@ -115,7 +159,7 @@ impl ChatEvents {
     }
 
     fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>) -> Chunk<'a> {
-        let chat = &self.running.turn.call;
+        let chat = &self.turn.call;
         Chunk {
             id: chat.id.to_string(),
             object: "chat.completion.chunk",

@@ -1,4 +1,4 @@
-//! A response as lines of JSON. Calls are not split: a line has whole ones.
+//! A response in Ollama's format, whole or as lines of JSON. Calls are not split: a line has whole ones.
 //!
 //! A line without text keeps the connection alive: newline-delimited JSON has no comments, and Ollama's Python package
 //! fails on blank lines. Ollama itself sends such lines while it parses calls.
@@ -7,39 +7,46 @@ use std::marker::PhantomData;
 
 use actix_web::HttpResponse;
 use actix_web::web::Bytes;
+use futures_util::Stream;
 
 use super::response::{Content, Head, Parts, call_bodies};
 use crate::calls::generation::RunningText;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::{GeneratedCall, OutputItems, TurnEvent};
 use crate::error::{Error, Result};
+use crate::http::authentication::Caller;
 use crate::http::error::ollama_in_stream;
 use crate::http::ndjson;
-use crate::http::routes::generation_stream::{self, EventSource};
+use crate::http::response::ApiResult;
+use crate::http::routes::turn_response::TurnEncoder;
 use crate::ids::RequestId;
 
-/// The response with the lines of `turn`.
-pub fn respond<T: Content>(
-    turn: Turn<impl RunningText + 'static>,
-    head: Head,
-    request_id: Option<RequestId>,
-) -> HttpResponse {
-    let lines = Lines { turn, head, calls: WholeCalls::default(), content: PhantomData::<fn() -> T> };
-    ndjson::response(generation_stream::events(lines, request_id))
-}
-
-struct Lines<C, T> {
+pub struct LineEncoder<C, T> {
     turn: Turn<C>,
     head: Head,
     calls: WholeCalls,
     content: PhantomData<fn() -> T>,
 }
 
-impl<C: RunningText + 'static, T: Content> EventSource for Lines<C, T> {
+impl<C, T> LineEncoder<C, T> {
+    pub fn new(turn: Turn<C>, head: Head) -> Self {
+        Self { turn, head, calls: WholeCalls::default(), content: PhantomData }
+    }
+}
+
+impl<C: RunningText + 'static, T: Content> TurnEncoder for LineEncoder<C, T> {
     type Call = C;
 
     fn turn(&mut self) -> &mut Turn<C> {
         &mut self.turn
+    }
+
+    fn whole(self, _caller: &Caller) -> ApiResult {
+        Ok(HttpResponse::Ok().json(self.head.whole::<T>(&self.turn)))
+    }
+
+    fn streamed(lines: impl Stream<Item = Bytes> + 'static) -> HttpResponse {
+        ndjson::response(lines)
     }
 
     /// Clients read every line as a part of the response, so it is one without text.
@@ -61,7 +68,7 @@ impl<C: RunningText + 'static, T: Content> EventSource for Lines<C, T> {
         ndjson::line(&self.head.last::<T>(&self.turn))
     }
 
-    fn error_event(&self, error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> Bytes {
+    fn error_event(&mut self, error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> Bytes {
         ollama_in_stream(error, request_id, recorded)
     }
 }
