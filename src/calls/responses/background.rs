@@ -92,7 +92,8 @@ impl BackgroundResponses {
         self.live.close_all();
     }
 
-    /// Generates a response, unless it has ended. Returns what streams on this node are told; `None` if it is to be tried again.
+    /// Generates a response that has not ended. Returns how the streams that follow it on this node end; `None` if the response
+    /// is to be tried again.
     async fn try_to_generate(&self, id: ResponseId, model_attempts: &mut u32) -> Result<Option<LiveEnd>> {
         let changes = self.responses.changes();
         let Some(started) = self.responses.start(id).await? else { return Ok(Some(LiveEnd::Closed)) };

@@ -28,9 +28,9 @@ pub(super) trait TurnEncoder: Sized + 'static {
 
     fn turn(&mut self) -> &mut Turn<Self::Call>;
 
-    /// What the next delta adds; `None` when all choices have ended. Cancel-safe.
-    async fn next(&mut self) -> Option<Result<TurnEvent>> {
-        self.turn().next().await
+    /// An error of the turn, with the names that this API has for the fields.
+    fn with_field_names(error: Error) -> Error {
+        error
     }
 
     /// Stores the complete turn, if the request asks for it.
@@ -80,17 +80,14 @@ pub(super) struct Delivery<'a> {
 
 impl Delivery<'_> {
     /// Responds with the turn of `encoder`, as far as it has been generated if it is streamed.
-    pub async fn send(self, mut encoder: impl TurnEncoder) -> ApiResult {
+    pub async fn send<E: TurnEncoder>(self, mut encoder: E) -> ApiResult {
         let call = &encoder.turn().call;
         let (truncated, unenforced) = (call.truncated(), call.unenforced().to_vec());
         let response = if self.is_streamed {
             self.caller.recorder.defer();
             stream(encoder, self.request_id)
         } else {
-            while let Some(event) = encoder.next().await {
-                event?;
-            }
-            encoder.turn().require_end()?;
+            encoder.turn().generate(drop).await.map_err(E::with_field_names)?;
             encoder.store().await?;
             encoder.whole(self.caller)?
         };
@@ -126,14 +123,14 @@ impl<E: TurnEncoder> Events<E> {
     async fn next(&mut self) -> sse::Event {
         let keep_alive = tokio::time::Instant::now() + sse::KEEP_ALIVE;
         loop {
-            match tokio::time::timeout_at(keep_alive, self.encoder.next()).await {
+            match tokio::time::timeout_at(keep_alive, self.encoder.turn().next()).await {
                 Err(_) => return self.encoder.keep_alive(),
                 Ok(Some(Ok(event))) => {
                     if let Some(event) = self.encoder.event(&event) {
                         return event;
                     }
                 }
-                Ok(Some(Err(error))) => return self.fail(error).await,
+                Ok(Some(Err(error))) => return self.fail(E::with_field_names(error)).await,
                 Ok(None) => return self.end().await,
             }
         }

@@ -117,7 +117,7 @@ impl Batches {
             Ok(Batch { id, record: record.clone() })
         });
         let batch = written.await?;
-        self.changes.send_replace(());
+        self.look();
         Ok(batch)
     }
 
@@ -164,7 +164,7 @@ impl Batches {
             Ok(Batch { id, record })
         });
         let batch = written.await?;
-        self.changes.send_replace(());
+        self.look();
         Ok(batch)
     }
 

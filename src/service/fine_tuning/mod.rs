@@ -97,7 +97,7 @@ impl Jobs {
             Ok(Job::new(id, record.clone()))
         });
         let job = written.await?;
-        self.changes.send_replace(());
+        self.look();
         Ok(job)
     }
 
@@ -180,7 +180,7 @@ impl Jobs {
         let job = job.await?;
         self.limits.add_used(job.project, tokens.load(Ordering::Relaxed));
         drop(chunks);
-        self.changes.send_replace(());
+        self.look();
         Ok(job)
     }
 
@@ -222,7 +222,7 @@ impl Jobs {
             Ok(json!({ "state": state }))
         });
         let job = job.await?;
-        self.changes.send_replace(());
+        self.look();
         Ok(job)
     }
 

@@ -92,7 +92,7 @@ impl Responses {
         let BackgroundRequest { json, keeps_steps } = request;
         let open = OpenResponseRecord { key: access.key(), request: json, keeps_steps };
         self.insert(access, response, link, created_at, Some(open)).await?;
-        self.changes.send_replace(());
+        self.look();
         Ok(())
     }
 
@@ -211,7 +211,7 @@ impl Responses {
             Ok(response)
         });
         let response = written.await?;
-        self.changes.send_replace(());
+        self.look();
         Ok(response)
     }
 

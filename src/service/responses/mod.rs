@@ -245,7 +245,7 @@ impl Responses {
             entry.write(tx, record.project, id, &Value::Null)
         });
         written.await?;
-        self.changes.send_replace(());
+        self.look();
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use super::response::{Chunk, ChunkChoice, Delta, call_deltas, completion, logpro
 use crate::calls::chat::RunningChat;
 use crate::calls::generation::RunningText;
 use crate::calls::turn::Turn;
-use crate::calls::turn::output::{KeptTokens, OutputItems, Step, TurnEvent};
+use crate::calls::turn::output::{KeptTokens, OutputItems, TurnEvent};
 use crate::error::{Error, Result};
 use crate::http::Api;
 use crate::http::authentication::Caller;
@@ -44,14 +44,6 @@ impl TurnEncoder for ChatEncoder {
 
     fn turn(&mut self) -> &mut Turn {
         &mut self.turn
-    }
-
-    async fn next(&mut self) -> Option<Result<TurnEvent>> {
-        let mut event = self.turn.next().await?;
-        if let (Ok(event), false) = (&mut event, self.includes_reasoning) {
-            event.steps.retain(|step| !matches!(step, Step::Reasoning(_)));
-        }
-        Some(event)
     }
 
     async fn store(&self) -> Result<()> {
@@ -132,6 +124,7 @@ impl ChatEncoder {
         let tool_calls = call_deltas(chat.call_ids, *choice, &event.steps);
         let [reasoning, added] =
             [event.reasoning(), event.text()].map(|text| Some(text).filter(|text| !text.is_empty()));
+        let reasoning = reasoning.filter(|_| self.includes_reasoning);
         let is_empty = reasoning.is_none()
             && added.is_none()
             && tool_calls.is_empty()

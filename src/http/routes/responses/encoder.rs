@@ -53,8 +53,8 @@ impl TurnEncoder for RunningResponse {
         &mut self.turn
     }
 
-    async fn next(&mut self) -> Option<Result<TurnEvent>> {
-        Some(self.turn.next().await?.map_err(with_field_names))
+    fn with_field_names(error: Error) -> Error {
+        with_field_names(error)
     }
 
     async fn store(&self) -> Result<()> {
