@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::errors::{self, ModelErrors};
-use super::model_name::authorize_name;
-use super::prompt_preparation::PromptPreparation;
-use super::text_input::{TextField, TextInput};
-use super::upstream::embeddings::{self as remote, EmbeddingRequest};
-use super::upstream::models::{Location, UpstreamModels};
-use super::upstream::request_fields::json_call;
-use super::upstream::response_limits;
-use super::upstream::token_estimate;
-use super::upstream::told_usage::{ToldValues, is_possible_input};
+use crate::calls::errors::{self, ModelErrors};
+use crate::calls::models::model_name::authorize_name;
+use crate::calls::prompt::preparation::PromptPreparation;
+use crate::calls::prompt::text_input::{TextField, TextInput};
+use crate::calls::upstream::embeddings::{self as remote, EmbeddingRequest};
+use crate::calls::upstream::models::{Location, UpstreamModels};
+use crate::calls::upstream::request_fields::json_call;
+use crate::calls::upstream::response_limits;
+use crate::calls::upstream::token_estimate;
+use crate::calls::upstream::told_usage::{ToldValues, is_possible_input};
 use crate::clock_rng::ClockRng;
 use crate::engine::{
     EncoderModel, Engine, InputType, Matryoshka, ModelKind, TokenizeLimits, Tokenized, truncate_dimensions,

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::embeddings::Embeddings;
-use super::errors::{ModelErrors, from_stopped};
-use super::model_name::{authorize_name, resolve_alias};
+use crate::calls::embeddings::Embeddings;
+use crate::calls::errors::{ModelErrors, from_stopped};
+use crate::calls::models::model_name::{authorize_name, resolve_alias};
 use crate::display::shorten;
 use crate::engine::{
     CATEGORIES, DEFAULT_THRESHOLD, EncoderModel, Engine, LabelMeaning, Labels, LoadError, ModelInfo, ModelKind,

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::blocking::run_blocking;
-use super::embeddings::{EmbeddingCall, Embeddings, Encoded, EncoderCall, ReadResponse, too_long};
-use super::errors::from_stopped;
-use super::model_name::{authorize_name, or_only};
-use super::text_input::{TextField, TextInput};
-use super::upstream::errors::unsupported;
-use super::upstream::request_fields::json_call;
-use super::upstream::rerank::{self as remote, RerankRequest};
-use super::upstream::response_limits;
+use crate::calls::blocking::run_blocking;
+use crate::calls::embeddings::{EmbeddingCall, Embeddings, Encoded, EncoderCall, ReadResponse, too_long};
+use crate::calls::errors::from_stopped;
+use crate::calls::models::model_name::{authorize_name, or_only};
+use crate::calls::prompt::text_input::{TextField, TextInput};
+use crate::calls::upstream::errors::unsupported;
+use crate::calls::upstream::request_fields::json_call;
+use crate::calls::upstream::rerank::{self as remote, RerankRequest};
+use crate::calls::upstream::response_limits;
 use crate::engine::{EncoderModel, InputType, ModelInfo, ModelKind, TokenizeLimits, Tokenized};
 use crate::error::{Error, Result};
 use crate::ids::RerankId;

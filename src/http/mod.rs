@@ -49,9 +49,15 @@ use self::allowed_hosts::AllowedHosts;
 use self::client_address::TrustedProxies;
 use self::response_budget::ResponseBudget;
 use crate::calls::{
-    chat::Chat, completions::Completions, embeddings::Embeddings, fine_tuning::FineTuning, images::Images,
-    model_pulls::ModelPulls, models::Models, responses::live::LiveResponses, speech::Speeches,
-    tokenization::Tokenization, transcriptions::Transcriptions,
+    embeddings::Embeddings,
+    fine_tuning::FineTuning,
+    images::Images,
+    model_pulls::ModelPulls,
+    models::Models,
+    responses::live::LiveResponses,
+    speech::Speeches,
+    text::{chat::Chat, completions::Completions, tokenization::Tokenization},
+    transcriptions::Transcriptions,
 };
 use crate::clock_rng::ClockRng;
 use crate::disk_space::DiskReserve;

@@ -10,7 +10,7 @@ mod training_loop;
 mod tuned_models;
 mod watched;
 
-use super::models::Models;
+use crate::calls::models::Models;
 use crate::engine::{ModelInfo, ModelKind};
 use crate::error::{Error, Result};
 use crate::service::access::Access;

@@ -19,14 +19,14 @@ pub use running::RunningImages;
 pub use size::size_text;
 pub use source::{EditKind, SourceImage};
 
-use super::blocking::run_blocking;
-use super::errors;
-use super::model_name::authorize_name;
-use super::upstream::errors::unsupported;
-use super::upstream::image_request::{self as remote, ImageRequest as UpstreamImageRequest};
-use super::upstream::models::{ServedModel, UpstreamModels};
-use super::upstream::request_fields::json_call;
-use super::upstream::response_limits;
+use crate::calls::blocking::run_blocking;
+use crate::calls::errors;
+use crate::calls::models::model_name::authorize_name;
+use crate::calls::upstream::errors::unsupported;
+use crate::calls::upstream::image_request::{self as remote, ImageRequest as UpstreamImageRequest};
+use crate::calls::upstream::models::{ServedModel, UpstreamModels};
+use crate::calls::upstream::request_fields::json_call;
+use crate::calls::upstream::response_limits;
 use crate::clock_rng::ClockRng;
 use crate::engine::{
     Engine, Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, MAX_IMAGE_SIDE, SchedulerName,

@@ -40,7 +40,7 @@ pub use self::plan::{PlanCandidate, PlanFile, PullPlan};
 pub use self::pull_loop::PullLoop;
 use self::queue::PullQueue;
 pub use self::request::PullRequest;
-use super::blocking::run_blocking;
+use crate::calls::blocking::run_blocking;
 use crate::clock_rng::ClockRng;
 use crate::disk_space::DiskReserve;
 use crate::engine::Engine;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::calls::output_spec::ToolCallIds;
+use crate::calls::output_format::output_spec::ToolCallIds;
 use crate::ids::ResponseId;
 
 /// What the encoding of a response's items depends on. Their ids follow the response's own id, so the response of an item can

@@ -3,13 +3,13 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::calls::chat::{Chat, ChatCall, RunningChat};
-use crate::calls::conversation_context::ConversationContextRequest;
-use crate::calls::dialect::Dialect;
-use crate::calls::generation::RunningText;
-use crate::calls::message_joining::{join, last_turn};
-use crate::calls::output_spec::OutputRequest;
-use crate::calls::sampling_request::SamplingRequest;
+use crate::calls::conversations::context::ConversationContextRequest;
+use crate::calls::output_format::output_spec::OutputRequest;
+use crate::calls::prompt::message_joining::{join, last_turn};
+use crate::calls::text::chat::{Chat, ChatCall, RunningChat};
+use crate::calls::text::dialect::Dialect;
+use crate::calls::text::generation::RunningText;
+use crate::calls::text::sampling_request::SamplingRequest;
 use crate::content::Message;
 use crate::engine::{PromptOptions, SamplingParameters};
 use crate::error::{Code, Error, Result};

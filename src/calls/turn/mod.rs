@@ -6,8 +6,8 @@ pub mod output;
 use std::sync::Arc;
 
 use self::output::{OutputItems, TurnEvent};
-use super::chat::RunningChat;
-use super::generation::RunningText;
+use crate::calls::text::chat::RunningChat;
+use crate::calls::text::generation::RunningText;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::calls::custom_tools::InputDecoder;
+use crate::calls::output_format::custom_tools::InputDecoder;
 use crate::engine::{FinishReason, JsonDepth, PromptToken, TextDelta, TokenInfo, ToolCallDelta};
 
 /// An item of the output.

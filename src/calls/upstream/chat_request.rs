@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::errors::unsupported;
 use super::request_fields::{Fields, TextParameters, add_text_parameters};
-use crate::calls::dialect::Dialect;
+use crate::calls::text::dialect::Dialect;
 use crate::content::Message;
 use crate::engine::{CallMode, InputFormat, OutputSpec, PromptEnd, PromptOptions, TextFormat, Tool};
 use crate::error::Result;

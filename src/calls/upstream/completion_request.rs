@@ -5,7 +5,7 @@ use serde_json::json;
 use super::errors::unsupported;
 use super::request_fields::{Fields, TextParameters, add_text_parameters};
 use super::token_estimate;
-use crate::calls::text_input::TextInput;
+use crate::calls::prompt::text_input::TextInput;
 use crate::error::{Error, Result};
 use crate::upstream::{Api, UpstreamModel};
 

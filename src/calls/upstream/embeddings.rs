@@ -9,7 +9,7 @@ use super::completion_request::text;
 use super::errors::unsupported;
 use super::request_fields::Fields;
 use super::told_usage::{ToldValues, input_tokens};
-use crate::calls::text_input::TextInput;
+use crate::calls::prompt::text_input::TextInput;
 use crate::engine::InputType;
 use crate::error::Result;
 use crate::upstream::{Api, UpstreamModel};

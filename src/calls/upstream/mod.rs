@@ -1,6 +1,6 @@
 //! Calls of upstream models: the requests that targets get, and what their responses mean.
 //!
-//! The files here build and read JSON. Each call (`calls::chat`, `calls::embeddings` and so on) asks
+//! The files here build and read JSON. Each call (`calls::text::chat`, `calls::embeddings` and so on) asks
 //! [`models::UpstreamModels`] once where its model runs, and has one function for each answer. Admission, metering,
 //! conversations and the formats of responses are the same for both.
 //!

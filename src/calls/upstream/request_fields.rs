@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::errors::unsupported;
-use crate::calls::sampling_request::SamplingRequest;
+use crate::calls::text::sampling_request::SamplingRequest;
 use crate::engine::{SAMPLING_PARAMETERS, SamplingValue};
 use crate::error::{Error, Result};
 use crate::upstream::{Api, Payload, UpstreamCall, UpstreamModel};

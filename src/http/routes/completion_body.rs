@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::calls::generation::Usage;
+use crate::calls::text::generation::Usage;
 use crate::engine::FinishReason;
 
 #[derive(Serialize, utoipa::ToSchema)]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use crate::calls::sampling_request::SamplingRequest;
+use crate::calls::text::sampling_request::SamplingRequest;
 use crate::display::shorten;
 use crate::engine::{
     MAX_ALLOWED_TOKENS, MAX_BAD_WORDS, MAX_LOGPROBS_PER_POSITION, MAX_STOP_BYTES, MAX_STOP_TOKENS, MAX_STOPS,

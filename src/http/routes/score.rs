@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa_actix_web::service_config::ServiceConfig;
 
+use crate::calls::prompt::text_input::TextField;
 use crate::calls::rerank::{ScoreCall, Scored};
-use crate::calls::text_input::TextField;
 use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;

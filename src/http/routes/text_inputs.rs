@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::calls::text_input::TextInput;
+use crate::calls::prompt::text_input::TextInput;
 use crate::error::{Error, Result};
 
 #[derive(Deserialize)]

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use super::chat::FunctionTool;
-use crate::calls::messages;
-use crate::calls::tokenization::{Conversation, DescribedModel, TokenizeCall, TokenizeInput, TokenizedText};
+use crate::calls::prompt::messages;
+use crate::calls::text::tokenization::{Conversation, DescribedModel, TokenizeCall, TokenizeInput, TokenizedText};
 use crate::engine::{SpecialTokenOptions, TokenizerDescription};
 use crate::error::{Error, Result};
 use crate::http::extractors::{ApiJson, ApiParams};

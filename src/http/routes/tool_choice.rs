@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::calls::output_spec::ToolChoice;
+use crate::calls::output_format::output_spec::ToolChoice;
 use crate::display::shorten;
 use crate::error::Result;
 use crate::service::validation::json_fields::invalid_field;

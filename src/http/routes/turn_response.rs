@@ -10,7 +10,7 @@ use actix_web::http::header::HeaderValue;
 use futures_util::{Stream, StreamExt, stream};
 
 use super::truncation::TRUNCATED_MESSAGES;
-use crate::calls::generation::RunningText;
+use crate::calls::text::generation::RunningText;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::TurnEvent;
 use crate::error::{Error, Result};

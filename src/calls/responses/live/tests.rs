@@ -1,6 +1,6 @@
 use super::super::item_format::ReasoningFormat;
 use super::*;
-use crate::calls::output_spec::ToolCallIds;
+use crate::calls::output_format::output_spec::ToolCallIds;
 
 fn format() -> ItemFormat {
     let response = ResponseId::from_bytes([1; 16]);

@@ -4,8 +4,8 @@ use actix_web::HttpResponse;
 use serde::Serialize;
 
 use super::response::{MessageBody, UsageBody, empty_message, message, signature, stop_reason};
-use crate::calls::chat::RunningChat;
-use crate::calls::generation::RunningText;
+use crate::calls::text::chat::RunningChat;
+use crate::calls::text::generation::RunningText;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::{OutputItem, Step, TurnEvent};
 use crate::error::{Error, Result};

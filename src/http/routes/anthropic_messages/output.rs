@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::calls::dialect::Dialect;
-use crate::calls::output_spec::{OutputRequest, ToolChoice};
+use crate::calls::output_format::output_spec::{OutputRequest, ToolChoice};
+use crate::calls::text::dialect::Dialect;
 use crate::display::shorten;
 use crate::engine::TextFormat;
 use crate::error::Result;

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::calls::chat::RunningChat;
-use crate::calls::generation::{RunningText, Usage};
+use crate::calls::text::chat::RunningChat;
+use crate::calls::text::generation::{RunningText, Usage};
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::{GeneratedCall, OutputItem, OutputItems};
 use crate::engine::FinishReason;

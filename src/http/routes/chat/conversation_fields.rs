@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::calls::chat::RunningChat;
-use crate::calls::conversation_context::ConversationContextRequest;
+use crate::calls::conversations::context::ConversationContextRequest;
+use crate::calls::text::chat::RunningChat;
 use crate::error::{Error, Result};
 use crate::http::resource_ids::parse_field_id;
 use crate::http::routes::truncation::Truncation;

@@ -10,8 +10,8 @@ use super::guided_output::GuidedFields;
 use serde_json::{Map, Value, value::RawValue};
 use utoipa::ToSchema;
 
-use crate::calls::dialect::Dialect;
-use crate::calls::output_spec::{AllowedTools, OutputRequest, ToolChoice as Choice};
+use crate::calls::output_format::output_spec::{AllowedTools, OutputRequest, ToolChoice as Choice};
+use crate::calls::text::dialect::Dialect;
 use crate::engine::TextFormat;
 use crate::error::{Error, Result};
 use crate::http::routes::tool_choice::{allowed_mode, mode};

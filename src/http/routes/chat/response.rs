@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::conversation_fields::{self, ConversationRef};
-use crate::calls::generation::RunningText;
-use crate::calls::output_spec::ToolCallIds;
+use crate::calls::output_format::output_spec::ToolCallIds;
+use crate::calls::text::generation::RunningText;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::{GeneratedCall, OutputItem, OutputItems, Step};
 use crate::engine::{TokenInfo, TokenLogprob};

@@ -9,7 +9,7 @@ use utoipa_actix_web::service_config::ServiceConfig;
 use super::meta::{IGNORED, Meta};
 use super::quantization;
 use crate::calls::embeddings::EmbeddingCall;
-use crate::calls::text_input::{TextField, TextInput};
+use crate::calls::prompt::text_input::{TextField, TextInput};
 use crate::engine::InputType;
 use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;

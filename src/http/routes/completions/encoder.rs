@@ -1,8 +1,8 @@
 //! A text completion in OpenAI's format, whole or as server-sent events.
 
 use super::response::{TextChoice, TextChunk, TextOffset, completion, echoed, logprobs};
-use crate::calls::completions::RunningCompletion;
-use crate::calls::generation::RunningText;
+use crate::calls::text::completions::RunningCompletion;
+use crate::calls::text::generation::RunningText;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::TurnEvent;
 use crate::http::authentication::Caller;

@@ -3,9 +3,9 @@
 
 use serde::Deserialize;
 
-use crate::calls::completions::{CompletionCall, DEFAULT_MAX_TOKENS, Gap};
-use crate::calls::dialect::Dialect;
-use crate::calls::text_input::TextInput;
+use crate::calls::prompt::text_input::TextInput;
+use crate::calls::text::completions::{CompletionCall, DEFAULT_MAX_TOKENS, Gap};
+use crate::calls::text::dialect::Dialect;
 use crate::engine::{MAX_CHOICES, MAX_TOP_LOGPROBS};
 use crate::error::{Error, Result};
 use crate::http::routes::foreign_fields::left_out;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::calls::completions::RunningCompletion;
-use crate::calls::generation::RunningText;
+use crate::calls::text::completions::RunningCompletion;
+use crate::calls::text::generation::RunningText;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::{OutputItems, finite_logprob};
 use crate::engine::{PromptToken, TokenInfo, TokenLogprob};

@@ -1,7 +1,7 @@
 //! A completion in llama.cpp's format. The last event of a stream has `stop: true`, and nothing follows it.
 
 use super::response::Form;
-use crate::calls::completions::RunningCompletion;
+use crate::calls::text::completions::RunningCompletion;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::TurnEvent;
 use crate::http::authentication::Caller;

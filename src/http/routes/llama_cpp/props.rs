@@ -3,7 +3,7 @@
 use actix_web::{get, web};
 use serde::{Deserialize, Serialize};
 
-use crate::calls::tokenization::DescribedModel;
+use crate::calls::text::tokenization::DescribedModel;
 use crate::engine::{GenerationDefaults, Sampling, sampling_parameters};
 use crate::http::extractors::ApiParams;
 use crate::http::response::ApiResult;

@@ -8,9 +8,9 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::calls::completions::{CompletionCall, Gap};
-use crate::calls::dialect::Dialect;
-use crate::calls::text_input::TextInput;
+use crate::calls::prompt::text_input::TextInput;
+use crate::calls::text::completions::{CompletionCall, Gap};
+use crate::calls::text::dialect::Dialect;
 use crate::engine::InfillFile;
 use crate::error::{Error, Result};
 use crate::http::routes::foreign_fields::left_out;

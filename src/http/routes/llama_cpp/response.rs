@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value, to_value};
 
-use crate::calls::completions::RunningCompletion;
-use crate::calls::generation::RunningText;
+use crate::calls::text::completions::RunningCompletion;
+use crate::calls::text::generation::RunningText;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::TurnEvent;
 use crate::clock_rng::ClockRng;

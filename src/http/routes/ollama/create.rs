@@ -13,7 +13,7 @@ use super::model_name::model_id;
 use super::modelfile::{self, Modelfile};
 use super::models::NamedModel;
 use super::options::{self, Options};
-use crate::calls::derived_models::NewDerivedModel;
+use crate::calls::models::derived::NewDerivedModel;
 use crate::engine::GenerationDefaults;
 use crate::error::{Error, Result};
 use crate::http::header_list::with_lists;

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::encoder::LineEncoder;
 use super::options;
 use super::response::{Content, Head};
-use crate::calls::generation::RunningText;
+use crate::calls::text::generation::RunningText;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::{KeptTokens, OutputItems};
 use crate::engine::{MAX_TOP_LOGPROBS, TemplateVariable};

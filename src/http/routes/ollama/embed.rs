@@ -12,7 +12,7 @@ use super::model_name::model_id;
 use super::options;
 use super::response::nanoseconds;
 use crate::calls::embeddings::{Embedded, EmbeddingCall};
-use crate::calls::text_input::{TextField, TextInput};
+use crate::calls::prompt::text_input::{TextField, TextInput};
 use crate::engine::InputType;
 use crate::error::{Error, Result};
 use crate::http::header_list::with_lists;

@@ -10,7 +10,7 @@ use actix_web::web::Bytes;
 use futures_util::Stream;
 
 use super::response::{Content, Head, Parts, call_bodies};
-use crate::calls::generation::RunningText;
+use crate::calls::text::generation::RunningText;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::{GeneratedCall, OutputItems, TurnEvent};
 use crate::error::{Error, Result};

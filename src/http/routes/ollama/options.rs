@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::calls::sampling_request::SamplingRequest;
+use crate::calls::text::sampling_request::SamplingRequest;
 use crate::display::shorten;
 use crate::engine::{SAMPLING_PARAMETERS, SamplingRule, sampling_parameters};
 use crate::error::{Error, Result};

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::calls::dialect::Dialect;
-use crate::calls::output_spec::{OutputRequest, ToolChoice};
+use crate::calls::output_format::output_spec::{OutputRequest, ToolChoice};
+use crate::calls::text::dialect::Dialect;
 use crate::display::shorten;
 use crate::engine::TextFormat;
 use crate::error::Result;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::calls::generation::RunningText;
-use crate::calls::output_spec::ToolCallIds;
+use crate::calls::output_format::output_spec::ToolCallIds;
+use crate::calls::text::generation::RunningText;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::GeneratedCall;
 use crate::clock_rng::{ClockRng, Timestamp};

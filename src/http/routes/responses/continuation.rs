@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::input::Transcript;
-use crate::calls::conversation_context::ConversationContextRequest;
-use crate::calls::message_joining::last_turn;
+use crate::calls::conversations::context::ConversationContextRequest;
+use crate::calls::prompt::message_joining::last_turn;
 use crate::content::Message;
 use crate::error::{Error, Result};
 use crate::http::routes::conversation_items::from_items::{self, StoredItems};

@@ -6,7 +6,7 @@ use super::conversation_field::with_field_names;
 use super::input_items;
 use super::response::{Failure, ResponseBody, ResponseEncoder};
 use super::stream::{EventEncoder, first_events};
-use crate::calls::chat::RunningChat;
+use crate::calls::text::chat::RunningChat;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::TurnEvent;
 use crate::error::{Error, Result};

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::{reasoning, summary_item};
-use crate::calls::custom_tools;
-use crate::calls::message_joining::join_line;
+use crate::calls::output_format::custom_tools;
+use crate::calls::prompt::message_joining::join_line;
 use crate::content::{Content, Message, Part, ToolCall};
 use crate::display::shorten;
 use crate::error::{Error, Result};
@@ -268,7 +268,7 @@ fn result_part(part: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::message_joining::join;
+    use crate::calls::prompt::message_joining::join;
 
     fn parse(instructions: Option<&str>, input: &Value) -> Result<Transcript> {
         let mut transcript = Transcript::new(instructions);

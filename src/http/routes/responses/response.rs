@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::conversation_field::ConversationField;
 use super::reasoning::ReasoningPart;
-use crate::calls::generation::{RunningText, Usage};
 use crate::calls::responses::item_format::{ItemFormat, ReasoningFormat};
+use crate::calls::text::generation::{RunningText, Usage};
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::{OutputItem, OutputItems};
 use crate::clock_rng::Timestamp;

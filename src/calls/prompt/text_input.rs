@@ -30,7 +30,7 @@ impl TextField {
 
 impl TextInput {
     /// Its size in memory.
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::calls) fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
             Self::Tokens(ids) => size_of_val(ids.as_slice()),
@@ -43,7 +43,7 @@ impl TextInput {
 }
 
 /// Refuses token IDs that the model `id` does not have. `vocabulary`: the number of its tokens. `field`: the list's.
-pub(super) fn check_ids(id: &str, vocabulary: usize, tokens: &[u32], field: &str) -> Result<()> {
+pub(in crate::calls) fn check_ids(id: &str, vocabulary: usize, tokens: &[u32], field: &str) -> Result<()> {
     let Some((index, token)) = tokens.iter().enumerate().find(|(_, token)| **token as usize >= vocabulary) else {
         return Ok(());
     };

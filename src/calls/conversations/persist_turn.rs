@@ -10,15 +10,15 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
-use super::output_spec::ToolCallIds;
-use super::turn::output::{GeneratedCall, OutputItems};
+use crate::calls::output_format::output_spec::ToolCallIds;
+use crate::calls::turn::output::{GeneratedCall, OutputItems};
 use crate::content::{Message, ToolCall};
 use crate::error::Result;
 use crate::service::access::Access;
 use crate::service::conversations::{Conversation, Conversations};
 
 /// Stores one completion. [`TurnRecorder::disabled`] stores none.
-pub(super) struct TurnRecorder {
+pub(in crate::calls) struct TurnRecorder {
     turn: Option<PendingTurn>,
     /// Kept here because the caller may drop its future to send a keep-alive and call again.
     write: Option<BoxFuture<'static, Result<Conversation>>>,

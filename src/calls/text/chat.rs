@@ -2,25 +2,25 @@
 
 use std::sync::Arc;
 
-use super::conversation_context::{
+use crate::calls::conversations::context::{
     CONTINUED, ConversationContext, ConversationContextLoader, ConversationContextRequest,
 };
-use super::conversation_truncation::{FittedPrompt, TokenBudget};
-use super::dialect::Dialect;
-use super::generation::{RunningGeneration, RunningText, TextGeneration, UpstreamPrompt};
-use super::grammars::GrammarCompiler;
-use super::output_spec::{OutputRequest, ResolvedOutput, ToolCallIds};
-use super::persist_turn::TurnRecorder;
-use super::prompt_length::{PromptLength, check_estimate, completion_limit};
-use super::prompt_logprobs::PromptLogprobsRequest;
-use super::sampling_request::SamplingRequest;
-use super::turn::output::OutputItems;
-use super::upstream::chat_chunk::ChatChunks;
-use super::upstream::chat_request::ChatRequest;
-use super::upstream::models::Location;
-use super::upstream::request_fields::TextParameters;
-use super::upstream::response_limits::TextLimits;
-use super::upstream_prompt::{self, UpstreamPromptMessages};
+use crate::calls::conversations::persist_turn::TurnRecorder;
+use crate::calls::conversations::truncation::{FittedPrompt, TokenBudget};
+use crate::calls::output_format::grammars::GrammarCompiler;
+use crate::calls::output_format::output_spec::{OutputRequest, ResolvedOutput, ToolCallIds};
+use crate::calls::prompt::length::{PromptLength, check_estimate, completion_limit};
+use crate::calls::prompt::logprobs::PromptLogprobsRequest;
+use crate::calls::prompt::upstream_prompt::{self, UpstreamPromptMessages};
+use crate::calls::text::dialect::Dialect;
+use crate::calls::text::generation::{RunningGeneration, RunningText, TextGeneration, UpstreamPrompt};
+use crate::calls::text::sampling_request::SamplingRequest;
+use crate::calls::turn::output::OutputItems;
+use crate::calls::upstream::chat_chunk::ChatChunks;
+use crate::calls::upstream::chat_request::ChatRequest;
+use crate::calls::upstream::models::Location;
+use crate::calls::upstream::request_fields::TextParameters;
+use crate::calls::upstream::response_limits::TextLimits;
 use crate::clock_rng::Timestamp;
 use crate::content::Message;
 use crate::engine::{GenerationDefaults, GenerationRequest, PromptOptions, Registry, TextDelta, TextModel, Tool};

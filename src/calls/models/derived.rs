@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind};
 
 use serde_json::json;
 
-use super::blocking::run_blocking;
-use super::models::Models;
+use crate::calls::blocking::run_blocking;
+use crate::calls::models::Models;
 use crate::catalog::{is_model_name, is_reserved};
 use crate::display::shorten;
 use crate::engine::{DerivedModel, GenerationDefaults};
@@ -59,7 +59,7 @@ impl Models {
     }
 
     /// Deletes a derived model. Needs the scope `admin`.
-    pub(super) async fn delete_derived(&self, access: &Access, name: &str) -> Result<()> {
+    pub(in crate::calls) async fn delete_derived(&self, access: &Access, name: &str) -> Result<()> {
         access.require_admin()?;
         let Some((name, from)) = self.stored(name) else { return Err(gone(name)) };
         access.require_listed(&from)?;

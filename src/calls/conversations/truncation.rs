@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::errors;
+use crate::calls::errors;
 use crate::content::Message;
 use crate::engine::{PromptOptions, TextModel, TokenIds, TokenizeLimits, Tool};
 use crate::error::Result;
@@ -13,7 +13,7 @@ const MAX_RESERVE: u32 = 1024;
 
 /// The parts of a prompt, in order.
 #[derive(Clone)]
-pub(super) struct PromptParts {
+pub(in crate::calls) struct PromptParts {
     pub system: Option<Message>,
     pub history: Vec<Message>,
     /// The request's own messages, which are never left out.
@@ -24,7 +24,7 @@ pub(super) struct PromptParts {
 
 /// The limits that prompt and completion share.
 #[derive(Clone, Debug)]
-pub(super) struct TokenBudget {
+pub(in crate::calls) struct TokenBudget {
     /// Context positions for prompt and completion.
     pub window: u32,
     /// Requested completion tokens, if set.
@@ -37,19 +37,23 @@ pub(super) struct TokenBudget {
 
 /// A prompt, and the number of transcript messages that were left out.
 #[derive(Debug)]
-pub(super) struct FittedPrompt {
+pub(in crate::calls) struct FittedPrompt {
     pub prompt: TokenIds,
     /// `None` if truncation is off.
     pub dropped: Option<usize>,
 }
 
 /// The tokens that are reserved for a completion whose length the request does not set.
-pub(super) fn default_reserve(window: u32) -> u32 {
+pub(in crate::calls) fn default_reserve(window: u32) -> u32 {
     (window / 4).clamp(1, MAX_RESERVE)
 }
 
 /// The prompt of all messages, whether it fits or not.
-pub(super) fn untruncated(model: &TextModel, parts: PromptParts, budget: &TokenBudget) -> Result<FittedPrompt> {
+pub(in crate::calls) fn untruncated(
+    model: &TextModel,
+    parts: PromptParts,
+    budget: &TokenBudget,
+) -> Result<FittedPrompt> {
     Ok(FittedPrompt { prompt: parts.prompt(model, 0, &budget.bound)?, dropped: None })
 }
 
@@ -57,7 +61,7 @@ pub(super) fn untruncated(model: &TextModel, parts: PromptParts, budget: &TokenB
 /// ends the completion and begins the next one. The template is rendered with two histories that differ only in the last
 /// completion; what both have after it is what follows any completion. System messages come before the first turn, so they
 /// are left out.
-pub(super) fn continuing(
+pub(in crate::calls) fn continuing(
     model: &TextModel,
     parts: PromptParts,
     mut tokens: Vec<u32>,
@@ -80,7 +84,7 @@ pub(super) fn continuing(
 /// The prompt of as many recent turns as fit beside the completion. A binary search renders about ten prompts at most,
 /// each tokenised no further than the window. If the request's own messages do not fit, the prompt is too long and the
 /// caller refuses it.
-pub(super) fn truncated(model: &TextModel, parts: PromptParts, budget: &TokenBudget) -> Result<FittedPrompt> {
+pub(in crate::calls) fn truncated(model: &TextModel, parts: PromptParts, budget: &TokenBudget) -> Result<FittedPrompt> {
     let window = u64::from(budget.window);
     let max_prompt = budget.max_prompt.map_or(window, u64::from).min(window);
     let reserve = u64::from(budget.max_tokens.unwrap_or_else(|| default_reserve(budget.window)));
@@ -111,7 +115,10 @@ pub(super) fn truncated(model: &TextModel, parts: PromptParts, budget: &TokenBud
 
 /// The messages of as many recent turns as `fits` accepts, and the number of messages that were left out. If the request's
 /// own messages do not fit, all turns are left out.
-pub(super) fn truncated_messages(parts: &PromptParts, fits: impl Fn(&[&Message]) -> bool) -> (Vec<Message>, usize) {
+pub(in crate::calls) fn truncated_messages(
+    parts: &PromptParts,
+    fits: impl Fn(&[&Message]) -> bool,
+) -> (Vec<Message>, usize) {
     let cuts = cut_points(&parts.history);
     let kept = |cut: &CutPoint| parts.messages(cut.at).collect::<Vec<_>>();
     // Fewer messages are never larger, so the first cut that fits keeps the most.
@@ -120,7 +127,7 @@ pub(super) fn truncated_messages(parts: &PromptParts, fits: impl Fn(&[&Message])
 }
 
 /// At most the last `max` messages, starting with a user message; system messages stay.
-pub(super) fn last_messages(history: Vec<Message>, max: Option<u32>) -> Vec<Message> {
+pub(in crate::calls) fn last_messages(history: Vec<Message>, max: Option<u32>) -> Vec<Message> {
     let Some(max) = max else { return history };
     let cuts = cut_points(&history);
     let spoken = cuts.last().map_or(0, |end| end.dropped);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::dialect::Dialect;
+use crate::calls::text::dialect::Dialect;
 use crate::content::Message;
 use crate::display::shorten;
 use crate::error::{Error, Result};
@@ -28,7 +28,7 @@ pub fn parse(messages: &[String], stored: bool) -> Result<Vec<Message>> {
 }
 
 /// Converts a validated message to one of a prompt.
-pub(super) fn prompt_message(message: &Value) -> Message {
+pub(in crate::calls) fn prompt_message(message: &Value) -> Message {
     let mut message = Message::from_json(message);
     if message.role == "developer" {
         "system".clone_into(&mut message.role);
@@ -37,7 +37,7 @@ pub(super) fn prompt_message(message: &Value) -> Message {
 }
 
 /// Like [`prompt_message`]. Fails for content that this server does not support.
-pub(super) fn to_message(field: &str, message: &Value) -> Result<Message> {
+pub(in crate::calls) fn to_message(field: &str, message: &Value) -> Result<Message> {
     let message = prompt_message(message);
     let parts = message.content.parts().iter().enumerate();
     match parts.filter(|(_, part)| part.text().is_none()).map(|(index, part)| (index, part.kind())).next() {
@@ -52,7 +52,7 @@ pub(super) fn to_message(field: &str, message: &Value) -> Result<Message> {
 }
 
 /// Checks that each tool result answers an earlier call, in the conversation or in the request.
-pub(super) fn check_tool_results(history: &[Message], own: &[Message], dialect: Dialect) -> Result<()> {
+pub(in crate::calls) fn check_tool_results(history: &[Message], own: &[Message], dialect: Dialect) -> Result<()> {
     let mut ids = HashSet::new();
     let mut orphan = |message: &Message| {
         ids.extend(message.tool_calls.iter().map(|call| call.id.clone()));

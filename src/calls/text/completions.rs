@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use super::dialect::Dialect;
-use super::errors;
-use super::generation::{RunningGeneration, RunningText, TextGeneration, UpstreamPrompt};
-use super::model_name;
-use super::prompt_length::{PromptLength, check_estimate, completion_limit};
-use super::prompt_logprobs::PromptLogprobsRequest;
-use super::sampling_request::SamplingRequest;
-use super::text_input::{TextField, TextInput, check_ids};
-use super::upstream::completion_chunk::CompletionChunks;
-use super::upstream::completion_request::CompletionRequest;
-use super::upstream::models::Location;
-use super::upstream::request_fields::TextParameters;
-use super::upstream::response_limits::TextLimits;
+use crate::calls::errors;
+use crate::calls::models::model_name;
+use crate::calls::prompt::length::{PromptLength, check_estimate, completion_limit};
+use crate::calls::prompt::logprobs::PromptLogprobsRequest;
+use crate::calls::prompt::text_input::{TextField, TextInput, check_ids};
+use crate::calls::text::dialect::Dialect;
+use crate::calls::text::generation::{RunningGeneration, RunningText, TextGeneration, UpstreamPrompt};
+use crate::calls::text::sampling_request::SamplingRequest;
+use crate::calls::upstream::completion_chunk::CompletionChunks;
+use crate::calls::upstream::completion_request::CompletionRequest;
+use crate::calls::upstream::models::Location;
+use crate::calls::upstream::request_fields::TextParameters;
+use crate::calls::upstream::response_limits::TextLimits;
 use crate::clock_rng::Timestamp;
 use crate::engine::{
     Engine, GenerationDefaults, GenerationRequest, InfillFile, InfillTexts, ModelInfo, ModelKind, SpecialTokenOptions,

@@ -3,16 +3,16 @@
 //! Before tokenization, the length of the messages of users and tools gives a lower bound on the number of tokens.
 //! Requests that cannot fit into the context, the rate limit or the budget are refused because of this bound alone.
 
-use super::dialect::Dialect;
-use super::errors;
-use super::sampling_request::SamplingRequest;
-use super::text_input::check_ids;
+use crate::calls::errors;
+use crate::calls::prompt::text_input::check_ids;
+use crate::calls::text::dialect::Dialect;
+use crate::calls::text::sampling_request::SamplingRequest;
 use crate::engine::{Engine, TextModel};
 use crate::error::{Code, Error, Result};
 
 /// The number of tokens of a prompt, or a lower bound.
 #[derive(Clone, Copy)]
-pub(super) struct PromptLength<'a> {
+pub(in crate::calls) struct PromptLength<'a> {
     pub tokens: u32,
     /// Set if `tokens` is the whole length, and not a lower bound.
     pub exact: bool,
@@ -49,7 +49,7 @@ impl PromptLength<'_> {
 /// The number of tokens that may be generated: the requested number, if prompt and completion fit into the model's
 /// context and the KV cache; without one, what the context leaves. If the dialect says so, what fits of it. `requested`: with
 /// the name of the field. `remedy`: further advice.
-pub(super) fn completion_limit(
+pub(in crate::calls) fn completion_limit(
     engine: &Engine,
     model: &TextModel,
     prompt: PromptLength<'_>,
@@ -92,7 +92,7 @@ pub(super) fn completion_limit(
 }
 
 /// Refuses a prompt that is too long for the context, by an estimate made before it is tokenised.
-pub(super) fn check_estimate(engine: &Engine, model: &TextModel, prompt: PromptLength<'_>) -> Result<()> {
+pub(in crate::calls) fn check_estimate(engine: &Engine, model: &TextModel, prompt: PromptLength<'_>) -> Result<()> {
     if prompt.tokens <= engine.positions(model) {
         return Ok(());
     }
@@ -100,7 +100,7 @@ pub(super) fn check_estimate(engine: &Engine, model: &TextModel, prompt: PromptL
 }
 
 /// Refuses tokens that the model does not have.
-pub(super) fn check_token_ids(sampling: &SamplingRequest, model: &TextModel) -> Result<()> {
+pub(in crate::calls) fn check_token_ids(sampling: &SamplingRequest, model: &TextModel) -> Result<()> {
     let (id, vocabulary) = (model.id(), model.vocabulary());
     check_ids(id, vocabulary, &sampling.stop_token_ids, "stop_token_ids")?;
     check_ids(id, vocabulary, &sampling.allowed_token_ids, "allowed_token_ids")?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::blocking::run_blocking;
-use super::output_spec::ResolvedOutput;
+use crate::calls::blocking::run_blocking;
+use crate::calls::output_format::output_spec::ResolvedOutput;
 use crate::engine::{CompiledGrammar, TextModel};
 use crate::error::{Code, Error, Result};
 
@@ -18,7 +18,7 @@ const MAX_COMPILING: usize = 4;
 /// Requests that may wait for a grammar; more are refused.
 const MAX_WAITING: usize = 64;
 
-pub(super) struct GrammarCompiler {
+pub(in crate::calls) struct GrammarCompiler {
     compiling: Arc<Semaphore>,
     waiting: Semaphore,
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::blocking::run_blocking;
+use crate::calls::blocking::run_blocking;
 use crate::engine::TokenizeLimits;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
@@ -22,7 +22,7 @@ const LARGE_BYTES: usize = 256 << 10;
 
 /// Admits requests to prompt preparation.
 #[derive(Clone)]
-pub(super) struct PromptPreparation {
+pub(in crate::calls) struct PromptPreparation {
     slots: Arc<ConcurrencyLimit>,
     large: Arc<Semaphore>,
 }

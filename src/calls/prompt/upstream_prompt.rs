@@ -1,8 +1,8 @@
 //! The prompt of a chat with an upstream model. Its tokens are estimated, because only the target has the tokenizer.
 
-use super::conversation_truncation::{PromptParts, truncated_messages};
-use super::dialect::Dialect;
-use super::upstream::token_estimate;
+use crate::calls::conversations::truncation::{PromptParts, truncated_messages};
+use crate::calls::text::dialect::Dialect;
+use crate::calls::upstream::token_estimate;
 use crate::content::Message;
 use crate::error::{Code, Error, Result};
 use crate::upstream::UpstreamModel;
@@ -11,7 +11,7 @@ use crate::upstream::UpstreamModel;
 const MAX_RESERVE: u32 = 1024;
 
 /// The messages of a prompt.
-pub(super) struct UpstreamPromptMessages {
+pub(in crate::calls) struct UpstreamPromptMessages {
     pub messages: Vec<Message>,
     /// The number of messages that were left out; `None` if truncation is off.
     pub truncated: Option<usize>,
@@ -57,7 +57,7 @@ fn careful_estimate(messages: &[&Message], tools_bytes: usize) -> u32 {
 }
 
 /// The limit of the completion that the target gets. `requested`: with the name of its field.
-pub(super) fn completion_limit(
+pub(in crate::calls) fn completion_limit(
     model: &UpstreamModel,
     requested: Option<(u32, &'static str)>,
     prompt_tokens: u32,
@@ -80,7 +80,7 @@ pub(super) fn completion_limit(
 }
 
 /// The default limit of a completion, as far as the context has room for it. `prompt_tokens` are estimated.
-pub(super) fn default_limit(model: &UpstreamModel, default: Option<u32>, prompt_tokens: u32) -> Option<u32> {
+pub(in crate::calls) fn default_limit(model: &UpstreamModel, default: Option<u32>, prompt_tokens: u32) -> Option<u32> {
     let left = model.context.map_or(u32::MAX, |window| window.saturating_sub(prompt_tokens).max(1));
     default.map(|default| default.min(left))
 }
@@ -89,8 +89,8 @@ pub(super) fn default_limit(model: &UpstreamModel, default: Option<u32>, prompt_
 mod tests {
     use std::sync::Arc;
 
-    use super::super::upstream::test_model;
     use super::*;
+    use crate::calls::upstream::test_model;
     use crate::engine::PromptOptions;
 
     fn parts(turns: usize) -> PromptParts {

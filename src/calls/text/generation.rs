@@ -3,19 +3,19 @@
 
 use std::sync::Arc;
 
-use super::errors::{self, ModelErrors};
-use super::fine_tuning::TunedModels;
-use super::prompt_length::check_token_ids;
-use super::prompt_preparation::PromptPreparation;
-use super::running_generation::{Deltas, RunningPrompt};
-pub(crate) use super::running_generation::{RunningGeneration, RunningText, Usage};
-use super::sampling_request::SamplingRequest;
-use super::upstream::errors::from_failure;
-use super::upstream::models::{Location, UpstreamModels};
-use super::upstream::request_fields::{Fields, json_bytes, json_call};
-use super::upstream::response_limits::TextLimits;
-use super::upstream::text_stream::{ChunkReader, ExpectedText, UpstreamDeltas};
-use super::upstream::told_usage::UsageBounds;
+use crate::calls::errors::{self, ModelErrors};
+use crate::calls::fine_tuning::TunedModels;
+use crate::calls::prompt::length::check_token_ids;
+use crate::calls::prompt::preparation::PromptPreparation;
+use crate::calls::text::running_generation::{Deltas, RunningPrompt};
+pub(crate) use crate::calls::text::running_generation::{RunningGeneration, RunningText, Usage};
+use crate::calls::text::sampling_request::SamplingRequest;
+use crate::calls::upstream::errors::from_failure;
+use crate::calls::upstream::models::{Location, UpstreamModels};
+use crate::calls::upstream::request_fields::{Fields, json_bytes, json_call};
+use crate::calls::upstream::response_limits::TextLimits;
+use crate::calls::upstream::text_stream::{ChunkReader, ExpectedText, UpstreamDeltas};
+use crate::calls::upstream::told_usage::UsageBounds;
 use crate::clock_rng::ClockRng;
 use crate::engine::{Engine, GenerationRequest, Sampling, TextModel, TokenizeLimits};
 use crate::error::Result;
@@ -26,15 +26,15 @@ use crate::upstream::{Kind, UpstreamModel};
 /// Prepares and submits prompts. Clones share the limits of preparation.
 #[derive(Clone)]
 pub struct TextGeneration {
-    pub(super) engine: Engine,
-    pub(super) clock_rng: Arc<dyn ClockRng>,
-    pub(super) upstream: UpstreamModels,
+    pub(in crate::calls) engine: Engine,
+    pub(in crate::calls) clock_rng: Arc<dyn ClockRng>,
+    pub(in crate::calls) upstream: UpstreamModels,
     preparing: PromptPreparation,
     tuned: TunedModels,
 }
 
 /// A prompt for an upstream model.
-pub(super) struct UpstreamPrompt<R> {
+pub(in crate::calls) struct UpstreamPrompt<R> {
     /// The path of the request, such as `chat/completions`.
     pub operation: &'static str,
     /// The body without the model's name.
@@ -54,7 +54,7 @@ impl TextGeneration {
     }
 
     /// Checks the key's permission for the model `id`. A loaded model is returned, after a check that its queue has room.
-    pub(super) async fn admit(
+    pub(in crate::calls) async fn admit(
         &self,
         access: &Access,
         id: &str,
@@ -71,18 +71,18 @@ impl TextGeneration {
     }
 
     /// Replaces an alias by the ID of its model, which may be one that the project has trained.
-    pub(super) async fn resolve_alias(&self, access: &Access, name: &mut String) -> Result<()> {
+    pub(in crate::calls) async fn resolve_alias(&self, access: &Access, name: &mut String) -> Result<()> {
         self.tuned.resolve_alias(access, name).await
     }
 
     /// Checks the key's permission for the model `id`, which may be one that the project has trained.
-    pub(super) async fn authorize(&self, access: &Access, id: &str) -> Result<()> {
+    pub(in crate::calls) async fn authorize(&self, access: &Access, id: &str) -> Result<()> {
         access.require_model(id)?;
         self.tuned.register(access, id).await
     }
 
     /// Where the model `id` runs, after a check of the key's permission. `kinds`: those of upstream models that can do the work.
-    pub(super) async fn locate(
+    pub(in crate::calls) async fn locate(
         &self,
         access: &Access,
         id: &str,
@@ -94,7 +94,7 @@ impl TextGeneration {
     }
 
     /// Runs `work`, which tokenises `bytes` of text, off the async threads.
-    pub(super) async fn prepare<T: Send + 'static>(
+    pub(in crate::calls) async fn prepare<T: Send + 'static>(
         &self,
         access: &Access,
         bytes: usize,
@@ -108,7 +108,7 @@ impl TextGeneration {
     }
 
     /// Like [`Self::prepare`], with the chat model `id`, which is loaded if needed.
-    pub(super) async fn prepare_with<T: Send + 'static>(
+    pub(in crate::calls) async fn prepare_with<T: Send + 'static>(
         &self,
         access: &Access,
         id: &str,
@@ -126,7 +126,7 @@ impl TextGeneration {
     }
 
     /// The sampling parameters of a request for a model of this server. Words are tokenised off the async threads.
-    pub(super) async fn sampling(
+    pub(in crate::calls) async fn sampling(
         &self,
         access: &Access,
         model: &Arc<TextModel>,
@@ -151,7 +151,7 @@ impl TextGeneration {
 
     /// Charges the prompts to the project and submits them. All have the same number of choices. If one is refused, none
     /// runs.
-    pub(super) async fn submit(
+    pub(in crate::calls) async fn submit(
         &self,
         model: &Arc<TextModel>,
         requests: Vec<GenerationRequest>,
@@ -175,7 +175,7 @@ impl TextGeneration {
 
     /// Charges the prompts to the project by their estimate, sends them to an upstream model and waits until its response
     /// begins.
-    pub(super) async fn submit_upstream(
+    pub(in crate::calls) async fn submit_upstream(
         &self,
         model: &Arc<UpstreamModel>,
         prompt: UpstreamPrompt<impl ChunkReader>,
@@ -202,7 +202,7 @@ impl TextGeneration {
     }
 
     /// The seed of a request that sets none.
-    pub(super) fn fresh_seed(&self) -> u64 {
+    pub(in crate::calls) fn fresh_seed(&self) -> u64 {
         let mut bytes = [0; 8];
         self.clock_rng.fill(&mut bytes);
         u64::from_le_bytes(bytes)

@@ -10,7 +10,7 @@ const MAX_ENTRIES: usize = 1 << 19;
 
 /// The requested log-probabilities.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PromptLogprobsRequest {
+pub(in crate::calls) struct PromptLogprobsRequest {
     /// The number of top alternatives per token if the prompt is echoed with log-probabilities.
     pub echoed: Option<u8>,
     /// The number of top alternatives per token in a list of their own.

@@ -18,7 +18,7 @@ pub enum Dialect {
 
 impl Dialect {
     /// The field with the schema of the output.
-    pub(super) fn output_schema(self) -> &'static str {
+    pub(in crate::calls) fn output_schema(self) -> &'static str {
         match self {
             Self::Chat | Self::LlamaCpp => "response_format.json_schema.schema",
             Self::Messages => "output_config.format.schema",
@@ -28,7 +28,7 @@ impl Dialect {
     }
 
     /// The field with the format of the output.
-    pub(super) fn output_format(self) -> &'static str {
+    pub(in crate::calls) fn output_format(self) -> &'static str {
         match self {
             Self::Chat | Self::LlamaCpp => "response_format",
             Self::Messages => "output_config.format",
@@ -38,7 +38,7 @@ impl Dialect {
     }
 
     /// The field with the conversation.
-    pub(super) fn prompt(self) -> &'static str {
+    pub(in crate::calls) fn prompt(self) -> &'static str {
         match self {
             Self::Chat | Self::Messages | Self::Ollama | Self::LlamaCpp => "messages",
             Self::Responses => "input",
@@ -46,12 +46,12 @@ impl Dialect {
     }
 
     /// True if neighbouring messages of a role are joined. Items of the Responses API are finer than messages.
-    pub(super) fn joins_messages(self) -> bool {
+    pub(in crate::calls) fn joins_messages(self) -> bool {
         self == Self::Responses
     }
 
     /// The field of a tool with the schema of its arguments.
-    pub(super) fn tool_schema(self) -> &'static str {
+    pub(in crate::calls) fn tool_schema(self) -> &'static str {
         match self {
             Self::Chat | Self::Ollama | Self::LlamaCpp => "function.parameters",
             Self::Messages => "input_schema",
@@ -60,7 +60,7 @@ impl Dialect {
     }
 
     /// The field of a custom tool with the definition of its grammar.
-    pub(super) fn tool_grammar(self) -> &'static str {
+    pub(in crate::calls) fn tool_grammar(self) -> &'static str {
         match self {
             Self::Responses => "format.definition",
             Self::Chat | Self::Messages | Self::Ollama | Self::LlamaCpp => "custom.format.grammar.definition",
@@ -68,7 +68,7 @@ impl Dialect {
     }
 
     /// The field that names the tool to call.
-    pub(super) fn chosen_tool(self) -> &'static str {
+    pub(in crate::calls) fn chosen_tool(self) -> &'static str {
         match self {
             Self::Chat | Self::Ollama | Self::LlamaCpp => "tool_choice.function.name",
             Self::Messages | Self::Responses => "tool_choice.name",
@@ -78,7 +78,7 @@ impl Dialect {
     /// Whether the number of tokens may exceed what the context leaves; generation then ends where the context does.
     /// Anthropic's clients always send a number, those of Ollama and llama.cpp know that generation ends with the context, and
     /// in the Responses API it is an upper bound.
-    pub(super) fn limits_max_tokens(self) -> bool {
+    pub(in crate::calls) fn limits_max_tokens(self) -> bool {
         self != Self::Chat
     }
 }

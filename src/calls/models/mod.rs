@@ -1,10 +1,13 @@
 //! The models API: the engine's registry, filtered by an [`Access`].
 
+pub mod derived;
+pub(super) mod model_name;
+
 use std::sync::Arc;
 
-use super::blocking::run_blocking;
-use super::errors::ModelErrors;
-use super::fine_tuning::TunedModels;
+use crate::calls::blocking::run_blocking;
+use crate::calls::errors::ModelErrors;
+use crate::calls::fine_tuning::TunedModels;
 use crate::catalog::{Catalog, CatalogModel, pull_command};
 use crate::engine::{DerivedModel, Engine, GenerationDefaults, InUse, ModelInfo, ModelKind};
 use crate::error::{Code, Error, Result};

@@ -11,7 +11,7 @@ use crate::engine::{InputFormat, Tool};
 const ANY_TEXT: &str = "The input is a text.";
 
 /// Converts a validated definition.
-pub(super) fn tool(custom: &Map<String, Value>) -> Tool {
+pub(in crate::calls) fn tool(custom: &Map<String, Value>) -> Tool {
     let text = |name: &str| custom.get(name).and_then(Value::as_str).unwrap_or_default();
     let format = input_format(custom);
     let note = note(&format);

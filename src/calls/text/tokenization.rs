@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::errors::{self, ModelErrors};
-use super::generation::TextGeneration;
-use super::model_name;
-use super::output_spec::OutputRequest;
-use super::text_input::check_ids;
+use crate::calls::errors::{self, ModelErrors};
+use crate::calls::models::model_name;
+use crate::calls::output_format::output_spec::OutputRequest;
+use crate::calls::prompt::text_input::check_ids;
+use crate::calls::text::generation::TextGeneration;
 use crate::content::Message;
 use crate::engine::{
     EncoderModel, GenerationDefaults, ModelInfo, ModelKind, PreprocessError, PromptOptions, SpecialTokenOptions,

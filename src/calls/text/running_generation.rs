@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::errors;
-use super::output_spec::ToolCallIds;
-use super::turn::output::OutputItems;
-use super::upstream::errors::from_failure;
-use super::upstream::text_stream::UpstreamDeltas;
-use super::upstream::told_usage::ToldUsage;
+use crate::calls::errors;
+use crate::calls::output_format::output_spec::ToolCallIds;
+use crate::calls::turn::output::OutputItems;
+use crate::calls::upstream::errors::from_failure;
+use crate::calls::upstream::text_stream::UpstreamDeltas;
+use crate::calls::upstream::told_usage::ToldUsage;
 use crate::clock_rng::ClockRng;
 use crate::engine::{DeltaStream, TextDelta};
 use crate::error::Result;
@@ -43,7 +43,7 @@ pub struct Timings {
     pub last: Option<Duration>,
 }
 
-pub(super) struct RunningPrompt {
+pub(in crate::calls) struct RunningPrompt {
     deltas: Deltas,
     /// Prompt tokens found in the prefix cache.
     cached: u32,
@@ -63,7 +63,7 @@ pub struct Usage {
 
 impl RunningGeneration {
     /// The choices of prompts that have just been submitted, as many of each. `submitted`: when that was; `clock_rng` tells it.
-    pub(super) fn new(
+    pub(in crate::calls) fn new(
         prompts: Vec<RunningPrompt>,
         prompt_tokens: u32,
         recorder: Arc<UsageRecorder>,
@@ -83,7 +83,7 @@ impl RunningGeneration {
     }
 
     /// Of a model with this context window and fingerprint.
-    pub(super) fn of_model(mut self, context_window: u32, system_fingerprint: Option<String>) -> Self {
+    pub(in crate::calls) fn of_model(mut self, context_window: u32, system_fingerprint: Option<String>) -> Self {
         self.context_window = context_window;
         self.system_fingerprint = system_fingerprint;
         self
@@ -177,7 +177,7 @@ impl RunningGeneration {
 }
 
 /// Where the deltas of a prompt come from.
-pub(super) enum Deltas {
+pub(in crate::calls) enum Deltas {
     Engine(DeltaStream),
     /// From the upstream model with this ID.
     Upstream {

@@ -27,7 +27,7 @@ pub fn join(messages: Vec<Message>, mut has_begun: bool) -> Vec<Message> {
 /// Joins the messages of a prompt: its history, the oldest turns of which may be left out, and the request's own messages.
 /// If the request continues the last message of the history, that whole turn moves to the request, so that truncation keeps
 /// it.
-pub(super) fn join_parts(history: Vec<Message>, own: Vec<Message>) -> (Vec<Message>, Vec<Message>) {
+pub(in crate::calls) fn join_parts(history: Vec<Message>, own: Vec<Message>) -> (Vec<Message>, Vec<Message>) {
     let has_begun = |messages: &[Message]| messages.iter().any(|message| message.role != "system");
     let mut history = join(history, false);
     let mut own = join(own, has_begun(&history));

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::conversation_truncation::{self, FittedPrompt, PromptParts, TokenBudget, default_reserve};
-use super::dialect::Dialect;
-use super::message_joining::{join_parts, last_turn};
-use super::messages;
-use super::output_spec::ToolCallIds;
-use super::persist_turn::TurnRecorder;
-use super::text_input::check_ids;
+use crate::calls::conversations::persist_turn::TurnRecorder;
+use crate::calls::conversations::truncation::{self, FittedPrompt, PromptParts, TokenBudget, default_reserve};
+use crate::calls::output_format::output_spec::ToolCallIds;
+use crate::calls::prompt::message_joining::{join_parts, last_turn};
+use crate::calls::prompt::messages;
+use crate::calls::prompt::text_input::check_ids;
+use crate::calls::text::dialect::Dialect;
 use crate::content::Message;
 use crate::engine::{PromptOptions, TextModel, TokenIds, Tool};
 use crate::error::{Code, Error, Result};
@@ -52,7 +52,7 @@ pub struct ConversationContextRequest {
 }
 
 /// The loaded context.
-pub(super) struct ConversationContext {
+pub(in crate::calls) struct ConversationContext {
     pub model: String,
     /// The agent's tools: a JSON array, as text.
     pub tools: Option<String>,
@@ -70,7 +70,7 @@ pub(super) struct ConversationContext {
 
 impl ConversationContextLoader {
     /// Loads what the request names. The request's own model and settings take precedence over the agent's.
-    pub(super) async fn load(
+    pub(in crate::calls) async fn load(
         &self,
         access: &Access,
         model: Option<String>,
@@ -108,7 +108,7 @@ impl ConversationContextLoader {
     }
 
     /// The recorder that stores the request and its completion in the conversation.
-    pub(super) fn turn_recorder(
+    pub(in crate::calls) fn turn_recorder(
         &self,
         access: &Access,
         conversation: Option<Conversation>,
@@ -161,10 +161,10 @@ impl ConversationContext {
         let fitted = match () {
             () if !continued.is_empty() => {
                 check_ids(model.id(), model.vocabulary(), &continued, CONTINUED)?;
-                conversation_truncation::continuing(model, parts, continued, &budget)?
+                truncation::continuing(model, parts, continued, &budget)?
             }
-            () if may_drop => conversation_truncation::truncated(model, parts, &budget)?,
-            () => conversation_truncation::untruncated(model, parts, &budget)?,
+            () if may_drop => truncation::truncated(model, parts, &budget)?,
+            () => truncation::untruncated(model, parts, &budget)?,
         };
         match max_prompt {
             Some(limit) if is_strict && fitted.prompt.ids.len() > limit as usize => {
@@ -206,7 +206,7 @@ impl ConversationContext {
             // Tool results belong to the turn that called the tools, which must not be left out.
             own.splice(..0, history.split_off(last_turn(&history)));
         }
-        let history = conversation_truncation::last_messages(history, self.last_messages);
+        let history = truncation::last_messages(history, self.last_messages);
         Ok((PromptParts { system, history, own, tools, options }, may_drop))
     }
 }

@@ -1,7 +1,7 @@
 //! The name that a request has for its model.
 //!
 //! An alias is replaced by the ID of its model, except for a tuned model that the request cannot use: errors then name the
-//! alias, because the ID names another project. [`TunedModels::resolve_alias`](super::fine_tuning::TunedModels::resolve_alias)
+//! alias, because the ID names another project. [`TunedModels::resolve_alias`](crate::calls::fine_tuning::TunedModels::resolve_alias)
 //! is for requests that may use tuned models.
 //!
 //! An alias is replaced before anything else is decided. Permissions, limits, metering and the response then know only
@@ -9,21 +9,21 @@
 //! Ollama's API repeats the name of the request, as Ollama does. A model always takes precedence over an alias, which
 //! must not hide a model that is installed later.
 
-use super::blocking::run_blocking;
+use crate::calls::blocking::run_blocking;
 use crate::engine::{Engine, ModelInfo};
 use crate::error::{Error, Result};
 use crate::service::access::Access;
 use crate::service::fine_tuning::TUNED_PREFIX;
 
 /// Replaces an alias by the ID of its model, unless that is a tuned model. Those only generate text.
-pub(super) fn resolve_alias(engine: &Engine, name: &mut String) {
+pub(in crate::calls) fn resolve_alias(engine: &Engine, name: &mut String) {
     if let Some(target) = engine.models().alias_target(name).filter(|target| !target.starts_with(TUNED_PREFIX)) {
         *name = target;
     }
 }
 
 /// Resolves an alias, and checks the key's permission to call its model.
-pub(super) fn authorize_name(engine: &Engine, access: &Access, name: &mut String) -> Result<()> {
+pub(in crate::calls) fn authorize_name(engine: &Engine, access: &Access, name: &mut String) -> Result<()> {
     resolve_alias(engine, name);
     access.require_model(name)
 }
@@ -33,7 +33,7 @@ const MAX_NAMES: usize = 5;
 
 /// The model that a request names. Clients of servers that have one model name none: then it is the only one that the key may
 /// call and that `is_meant`. Adapters are never meant.
-pub(super) async fn or_only(
+pub(in crate::calls) async fn or_only(
     engine: &Engine,
     access: &Access,
     named: Option<String>,

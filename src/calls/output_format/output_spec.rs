@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::custom_tools;
-use super::dialect::Dialect;
+use crate::calls::output_format::custom_tools;
+use crate::calls::text::dialect::Dialect;
 use crate::clock_rng::ClockRng;
 use crate::display::shorten;
 use crate::engine::{CallMode, CompiledGrammar, GrammarError, OutputSpec, TextFormat, TextModel, Tool, Unenforced};
@@ -48,7 +48,7 @@ pub enum ToolChoice {
 }
 
 /// An output request with its tools resolved.
-pub(super) struct ResolvedOutput {
+pub(in crate::calls) struct ResolvedOutput {
     pub spec: OutputSpec,
     tool_positions: Vec<usize>,
     /// Set if the tools come from the agent.
@@ -61,7 +61,7 @@ pub(super) struct ResolvedOutput {
 
 impl OutputRequest {
     /// `agents`: the agent's tools. `strict_schemas`: whether every schema is strict.
-    pub(super) fn resolve(mut self, agents: Option<String>, strict_schemas: bool) -> Result<ResolvedOutput> {
+    pub(in crate::calls) fn resolve(mut self, agents: Option<String>, strict_schemas: bool) -> Result<ResolvedOutput> {
         if let TextFormat::Schema { strict, .. } = &mut self.text {
             *strict |= strict_schemas;
         }
@@ -128,7 +128,7 @@ fn tool_name(definition: &Value) -> Option<&str> {
 }
 
 /// Converts a validated definition to the form that chat templates expect, which always has parameters.
-pub(super) fn tool(definition: Value, strict_schemas: bool) -> Tool {
+pub(in crate::calls) fn tool(definition: Value, strict_schemas: bool) -> Tool {
     if let Some(custom) = definition.get("custom").and_then(Value::as_object) {
         return custom_tools::tool(custom);
     }
@@ -242,7 +242,7 @@ impl From<ToolCallIds> for [u8; 16] {
 }
 
 impl ToolCallIds {
-    pub(super) fn new(clock_rng: &dyn ClockRng) -> Self {
+    pub(in crate::calls) fn new(clock_rng: &dyn ClockRng) -> Self {
         let mut bytes = [0; 16];
         clock_rng.fill(&mut bytes);
         bytes.into()
