@@ -1,8 +1,9 @@
 //! Schedules texts into batches: a pure state machine.
 //!
 //! A request's texts are computed in order. Between requests, the next text comes from the tenant with the fewest
-//! served tokens, and within a tenant from the request with the fewest. A new tenant or request starts at the lowest
-//! count among the waiting ones, so it neither waits for a huge request to end nor starves it.
+//! served tokens. Within a tenant, it is the text with the lowest tag (self-clocked fair queueing, Golestani 1994): the
+//! tag of the request's text before it, plus its own tokens. A new request starts at the highest tag of a text that was
+//! taken. So it does not wait for a huge request to end, and many small ones that follow each other do not starve that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use super::MAX_BATCH_TEXTS;
 use super::model::EncoderModel;
 use crate::error::Failure;
 use crate::ids::{RequestId, Tenant};
+use crate::jobs::TenantCosts;
 use outpost_models::encoder::Tokenized;
 
 /// The result of a request: one vector for each text.
@@ -24,8 +26,10 @@ pub struct EmbeddingScheduler<M = EncoderModel> {
     next: RequestId,
     /// Tokens of queued texts.
     waiting_tokens: usize,
-    /// Tokens served to each tenant that has requests.
-    served: HashMap<Tenant, u64>,
+    /// Tokens served.
+    served: TenantCosts,
+    /// The highest tag of a text that was taken, of each tenant that has requests.
+    clocks: HashMap<Tenant, u64>,
 }
 
 struct Request<M> {
@@ -36,7 +40,8 @@ struct Request<M> {
     vectors: Vec<Vec<f32>>,
     /// The number of vectors that are not computed yet.
     pending: usize,
-    served: u64,
+    /// The tag of the last text that was taken, or where the request started.
+    tag: u64,
     sender: oneshot::Sender<Vectors>,
 }
 
@@ -51,7 +56,13 @@ pub struct BatchItem<M = EncoderModel> {
 
 impl<M> EmbeddingScheduler<M> {
     pub fn new() -> Self {
-        Self { requests: BTreeMap::new(), next: 0, waiting_tokens: 0, served: HashMap::new() }
+        Self {
+            requests: BTreeMap::new(),
+            next: 0,
+            waiting_tokens: 0,
+            served: TenantCosts::default(),
+            clocks: HashMap::new(),
+        }
     }
 
     /// An empty scheduler that continues this one's request IDs.
@@ -78,14 +89,11 @@ impl<M> EmbeddingScheduler<M> {
     pub fn push(&mut self, model: Arc<M>, tenant: Tenant, mut texts: Vec<Tokenized>) -> oneshot::Receiver<Vectors> {
         let (sender, receiver) = oneshot::channel();
         self.waiting_tokens += texts.iter().map(|text| text.ids.len()).sum::<usize>();
-        let lowest = self.served.values().copied().min().unwrap_or(0);
-        self.served.entry(tenant).or_insert(lowest);
-        let own = self.requests.values().filter(|request| request.tenant == tenant);
-        let served = own.map(|request| request.served).min().unwrap_or(0);
+        self.served.arrive(tenant, self.requests.values().map(|request| request.tenant));
+        let tag = *self.clocks.entry(tenant).or_default();
         let count = texts.len();
         texts.reverse();
-        let request =
-            Request { model, tenant, texts, vectors: vec![Vec::new(); count], pending: count, served, sender };
+        let request = Request { model, tenant, texts, vectors: vec![Vec::new(); count], pending: count, tag, sender };
         self.requests.insert(self.next, request);
         self.next += 1;
         receiver
@@ -110,9 +118,11 @@ impl<M> EmbeddingScheduler<M> {
             };
             let (count, index) = (text.ids.len(), request.vectors.len() - request.texts.len() - 1);
             tokens += count;
-            request.served += count as u64;
+            request.tag += count as u64;
             self.waiting_tokens -= count;
-            *self.served.entry(request.tenant).or_default() += count as u64;
+            self.served.add(request.tenant, count as f64);
+            let clock = self.clocks.entry(request.tenant).or_default();
+            *clock = request.tag.max(*clock);
             items.push(BatchItem { model: Arc::clone(&request.model), request: id, index, text });
             next = self.next_request(|other| shares_network(&model, other));
         }
@@ -121,11 +131,12 @@ impl<M> EmbeddingScheduler<M> {
 
     /// The request whose text is computed next, among those whose model `fits`.
     fn next_request(&self, fits: impl Fn(&M) -> bool) -> Option<RequestId> {
-        let waiting = self.requests.iter().filter(|(_, request)| !request.texts.is_empty() && fits(&request.model));
-        let rank = |(id, request): &(&RequestId, &Request<M>)| {
-            (self.served.get(&request.tenant).copied().unwrap_or(0), request.served, **id)
-        };
-        waiting.min_by_key(rank).map(|(id, _)| *id)
+        let waiting = self.requests.iter().filter_map(|(id, request)| {
+            let text = request.texts.last().filter(|_| fits(&request.model))?;
+            Some((self.served.of(request.tenant), request.tag + text.ids.len() as u64, *id))
+        });
+        let next = waiting.min_by(|one, other| one.0.total_cmp(&other.0).then((one.1, one.2).cmp(&(other.1, other.2))));
+        next.map(|(_, _, id)| id)
     }
 
     /// False if all requests of these items were cancelled, so that the batch need not be computed.
@@ -179,7 +190,10 @@ impl<M> EmbeddingScheduler<M> {
         let request = self.requests.remove(&id)?;
         self.waiting_tokens -= request.texts.iter().map(|text| text.ids.len()).sum::<usize>();
         if !self.requests.values().any(|other| other.tenant == request.tenant) {
-            self.served.remove(&request.tenant);
+            self.clocks.remove(&request.tenant);
+        }
+        if self.requests.is_empty() {
+            self.served.clear();
         }
         Some(request)
     }
@@ -246,6 +260,43 @@ mod tests {
         assert!(next.iter().any(|(request, _)| *request == 0), "{next:?}");
     }
 
+    /// How many texts of a huge request are taken, of 180, while eight small ones always wait, each of `tenant(number)`.
+    fn share_of_huge_request(tenant: impl Fn(usize) -> Tenant) -> usize {
+        let (mut texts, [model, _]) = queue();
+        let _huge = texts.push(Arc::clone(&model), 1, vec![text(10); 100]);
+        let push = |texts: &mut EmbeddingScheduler<Stub>, number: usize| {
+            let _kept = texts.push(Arc::clone(&model), tenant(number), vec![text(10)]);
+        };
+        let mut number_of: HashMap<RequestId, usize> = (1..9).map(|number| (number as RequestId, number)).collect();
+        (1..9).for_each(|number| push(&mut texts, number));
+        let mut share = 0;
+        for _ in 0..90 {
+            let batch = taken(&mut texts, 20);
+            // The clients of the small ones send the next when they have got a vector.
+            for (request, index) in batch {
+                texts.complete(request, index, Vec::new());
+                match number_of.remove(&request) {
+                    Some(number) => {
+                        number_of.insert(texts.next, number);
+                        push(&mut texts, number);
+                    }
+                    None => share += 1,
+                }
+            }
+        }
+        share
+    }
+
+    #[test]
+    fn many_small_requests_that_follow_each_other_do_not_starve_a_huge_one() {
+        for (share, whose) in [
+            (share_of_huge_request(|_| 1), "of one tenant"),
+            (share_of_huge_request(|number| 1 + number as Tenant), "of nine tenants"),
+        ] {
+            assert!((18..25).contains(&share), "{whose}: {share} of 180 texts, not a ninth");
+        }
+    }
+
     #[test]
     fn tenants_get_equal_shares() {
         let (mut texts, [model, _]) = queue();
@@ -291,7 +342,8 @@ mod tests {
         texts.complete(0, 0, vec![1.]);
         texts.fail_all(&Failure::ShuttingDown, false);
         assert_eq!(other.try_recv().unwrap(), Err(Failure::ShuttingDown));
-        assert_eq!((texts.requests.len(), texts.waiting_tokens(), texts.served.len()), (0, 0, 0));
+        assert_eq!((texts.requests.len(), texts.waiting_tokens(), texts.clocks.len()), (0, 0, 0));
+        assert_eq!(texts.served.of(2), 0.);
     }
 
     #[test]
