@@ -15,12 +15,13 @@ use candle_core::Device;
 use outpost::app::SystemClockRng;
 use outpost::engine::{Engine, Message, Settings, TextModel};
 use outpost::models::ModelError;
-use outpost::models::backend::{Candle, Cpu, DType, PagedAttention};
+use outpost::models::backend::{Candle, Cpu, DType, Recurrent};
 use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::decoder_config::DecoderConfig;
 use outpost::models::gguf::GgufFile;
-use outpost::models::kv::{KvCache, KvType, blocks_for};
+use outpost::models::kv::{KvType, blocks_for};
+use outpost::models::sequence_state::SequenceState;
 use outpost::models::weights::{DecoderCheckpoint, Role, Rows, Weights};
 use serde::Deserialize;
 
@@ -115,8 +116,8 @@ impl Weights for Widened {
     }
 }
 
-fn cache<B: PagedAttention>(model: &Decoder<B>) -> KvCache {
-    KvCache::new(model.new_kv_arenas(KvType::F32))
+fn cache<B: Recurrent>(model: &Decoder<B>) -> SequenceState {
+    SequenceState::new(model.new_arenas(KvType::F32))
 }
 
 fn argmax(logits: &[f32]) -> u32 {
@@ -125,7 +126,7 @@ fn argmax(logits: &[f32]) -> u32 {
 }
 
 /// The largest difference among the sampled logits after the first chat's prompt.
-fn largest_difference<B: PagedAttention>(model: &Decoder<B>, answers: &Answers, sample_every: usize) -> f32 {
+fn largest_difference<B: Recurrent>(model: &Decoder<B>, answers: &Answers, sample_every: usize) -> f32 {
     let logits = model.extend(&answers.chats[0].prompt, &mut cache(model)).unwrap();
     let pairs = logits.iter().step_by(sample_every).zip(&answers.logits_sample);
     let largest = pairs.map(|(ours, reference)| (ours - reference).abs()).fold(0.0, f32::max);
@@ -135,7 +136,7 @@ fn largest_difference<B: PagedAttention>(model: &Decoder<B>, answers: &Answers, 
 
 /// Positions at which the greedy text differs from the reference: `(chat, token, difference of the reference's top two
 /// logits, difference of our logits of the two tokens)`.
-fn divergences<B: PagedAttention>(model: &Decoder<B>, chats: &[Chat]) -> Vec<(usize, usize, f32, f32)> {
+fn divergences<B: Recurrent>(model: &Decoder<B>, chats: &[Chat]) -> Vec<(usize, usize, f32, f32)> {
     let mut found = Vec::new();
     for (number, chat) in chats.iter().enumerate() {
         let mut cache = cache(model);
@@ -253,9 +254,9 @@ struct Perplexity {
 
 /// The perplexity of the tokens, with this type of KV cache.
 fn perplexity(model: &Decoder<Cpu>, tokens: &[u32], kind: KvType) -> f64 {
-    let mut arenas = model.new_kv_arenas(kind);
+    let mut arenas = model.new_arenas(kind);
     let blocks: Vec<u32> = (0..blocks_for(tokens.len()) as u32).collect();
-    blocks.iter().for_each(|block| arenas.ensure_all(*block).unwrap());
+    blocks.iter().for_each(|block| arenas.ensure_positions(*block).unwrap());
     let mut loss = 0.;
     for (index, chunk) in tokens.chunks(256).enumerate() {
         let start = index * 256;
@@ -264,6 +265,7 @@ fn perplexity(model: &Decoder<Cpu>, tokens: &[u32], kind: KvType) -> f64 {
             embedded: &[],
             start,
             tables: std::slice::from_ref(&blocks),
+            state: None,
             logits: LogitsAt::All,
             long: false,
             adapter: None,

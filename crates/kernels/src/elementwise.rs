@@ -4,7 +4,7 @@ use crate::Pool;
 use crate::buffer::SharedSlice;
 use crate::rows::by_rows;
 
-/// Elements of a task of [`add`], which is limited by memory bandwidth.
+/// Elements of a task of [`add`] or [`multiply`], which are limited by memory bandwidth.
 const TASK_ELEMENTS: usize = 64 * 1024;
 
 /// `x += y`
@@ -12,13 +12,26 @@ const TASK_ELEMENTS: usize = 64 * 1024;
 /// # Panics
 /// If lengths differ.
 pub fn add(pool: &Pool, x: &mut [f32], y: &[f32]) {
+    by_elements(pool, x, y, |x, y| *x += y);
+}
+
+/// `x *= y`
+///
+/// # Panics
+/// If lengths differ.
+pub fn multiply(pool: &Pool, x: &mut [f32], y: &[f32]) {
+    by_elements(pool, x, y, |x, y| *x *= y);
+}
+
+/// Changes each element of `x` by that of `y`.
+fn by_elements(pool: &Pool, x: &mut [f32], y: &[f32], change: impl Fn(&mut f32, &f32) + Sync) {
     assert_eq!(x.len(), y.len(), "the two inputs have different lengths");
     let shared = SharedSlice::new(x);
     pool.run(y.len().div_ceil(TASK_ELEMENTS), |task| {
         let (first, y) = (task * TASK_ELEMENTS, y.chunks(TASK_ELEMENTS).nth(task).unwrap_or_default());
         // SAFETY: no other task accesses these elements.
         let x = unsafe { shared.get(first, y.len()) };
-        x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+        x.iter_mut().zip(y).for_each(|(x, y)| change(x, y));
     });
 }
 

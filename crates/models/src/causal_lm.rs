@@ -4,9 +4,10 @@ use std::fmt;
 
 use super::backend::Pool;
 use super::error::Result;
-use super::kv::{BlockId, KvArenas, KvType};
+use super::kv::{BlockId, KvType};
 use super::peft::{LoadedAdapter, PeftAdapter};
-use super::state_layout::StateGroup;
+use super::state_arenas::StateArenas;
+use super::state_layout::{StateGroup, StateUpdate};
 use super::weights::Footprint;
 
 /// A network that predicts the next token. All sequences share it.
@@ -26,8 +27,8 @@ pub trait CausalLm: fmt::Debug + Send + Sync {
     /// What it keeps of a sequence.
     fn state_groups(&self, kv_type: KvType) -> Vec<StateGroup>;
 
-    /// Empty arenas for its keys and values.
-    fn new_kv_arenas(&self, kv_type: KvType) -> KvArenas;
+    /// Empty arenas for what it keeps of sequences.
+    fn new_arenas(&self, kv_type: KvType) -> StateArenas;
 
     /// Whether a sequence of at most `limit` positions uses the frequencies for long contexts. LongRoPE has two sets of
     /// frequencies. A sequence uses one of them for all its positions, and sequences with different sets cannot share KV
@@ -46,13 +47,13 @@ pub trait CausalLm: fmt::Debug + Send + Sync {
     /// If the adapter does not fit the network, or is damaged.
     fn load_adapter(&self, adapter: &PeftAdapter) -> Result<LoadedAdapter>;
 
-    /// Computes one step for all rows and writes the keys and values of their tokens to `arenas`. Other contents of the
-    /// arenas do not change, even after an error.
+    /// Computes one step for all rows, and writes the keys and values of their tokens and the states of recurrent layers to
+    /// `arenas`. Other contents of the arenas do not change, even after an error.
     ///
     /// # Errors
-    /// If a row has no tokens, a token is not in the vocabulary, embeddings do not fit, an adapter is of another network, or a KV block has no
-    /// memory.
-    fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut KvArenas) -> Result<Logits>;
+    /// If a row has no tokens, a token is not in the vocabulary, embeddings do not fit, an adapter is of another network, or a
+    /// block has no memory.
+    fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut StateArenas) -> Result<Logits>;
 
     /// Returns the memory of [`Self::forward`]'s logits for reuse in the next step.
     fn reuse(&self, logits: Logits);
@@ -66,9 +67,11 @@ pub struct BatchRow<'a> {
     pub embedded: &'a [EmbeddedTokens<'a>],
     /// Position of the first token. The blocks hold the keys and values of all earlier positions that it sees.
     pub start: usize,
-    /// The block table of each group, or one for all groups: blocks of all positions up to the last token. No other row may
+    /// The block table of each group of attention, or one for all of them: blocks of all positions up to the last token. No other row may
     /// use the blocks of the tokens themselves. In a group with a window, any block may stand for those that no token sees.
     pub tables: &'a [Vec<BlockId>],
+    /// The states of recurrent layers; `None` if there are no such layers. No other row may use the block that is written.
+    pub state: Option<StateUpdate>,
     pub logits: LogitsAt,
     /// Whether the sequence uses the frequencies for long contexts; see [`CausalLm::is_long`].
     pub long: bool,

@@ -8,29 +8,41 @@ mod attention;
 mod encode_pass;
 mod feed_forward;
 mod layer;
+mod short_conv;
 mod training_pass;
 
-use std::any::Any;
 use std::ops::Range;
 
-use super::backend::{Angles, Backend, DType, Norm, PagedAttention, Pool, Tensor};
+use super::backend::{Angles, Backend, DType, Norm, Pool, Recurrent, SequenceStates, StatePart, Tensor};
+use super::block_arena::BlockArena;
 use super::causal_lm::{BatchRow, CausalLm, EmbeddedTokens, Logits, LogitsAt};
 use super::decoder_config::DecoderConfig;
-use super::error::{ModelError, Result};
-use super::kv::{KvArena as _, KvArenas, KvCache, KvType, SequenceSlice};
+use super::error::{ModelError, Result, reject_config};
+use super::kv::{KvArena as _, KvType, SequenceSlice};
 use super::nn::rope::Rope;
 use super::nn::{Context, Linear};
 use super::peft::{FittedAdapter, LoadedAdapter, PeftAdapter};
+use super::sequence_state::SequenceState;
+use super::state_arenas::StateArenas;
 use super::state_layout::StateGroup;
 use super::weights::{DecoderCheckpoint, Footprint, LoadedMatrix, Loader};
 use attention::KvLayer;
 pub use encode_pass::{EncodePass, encode_pass_bytes};
-use layer::{DecoderLayer, ResidualStream};
+use layer::{DecoderLayer, LayerState, ResidualStream};
 pub use training_pass::{TargetScore, TrainingPass, TrainingText};
+
+/// Where a layer keeps its part of a sequence.
+#[derive(Clone, Copy, Debug)]
+enum StatePlace {
+    /// Keys and values: the group, and the index of the layer in it.
+    Attention { group: usize, layer: usize },
+    /// The part of the recurrent states.
+    Recurrent { part: usize },
+}
 
 /// A loaded decoder; shared by all sequences.
 #[derive(Debug)]
-pub struct Decoder<B: PagedAttention> {
+pub struct Decoder<B: Recurrent> {
     _binding: B::ThreadBinding,
     config: DecoderConfig,
     token_embd: Linear<B>,
@@ -38,14 +50,14 @@ pub struct Decoder<B: PagedAttention> {
     output_norm: Norm<B>,
     output: Linear<B>,
     ropes: Vec<Rope>,
-    /// Of each layer, its group in the KV cache, and its index in the group.
-    kv_places: Vec<(usize, usize)>,
+    /// Where each layer keeps its part of a sequence.
+    places: Vec<StatePlace>,
     /// The projections of the layers, which adapters may target.
     projections: Vec<LoadedMatrix>,
     backend: B,
 }
 
-impl<B: PagedAttention> Decoder<B> {
+impl<B: Recurrent> Decoder<B> {
     /// Reads the weights of a decoder that computes on `backend`.
     pub fn load(source: &dyn DecoderCheckpoint, backend: &B) -> Result<Self> {
         let loader = Loader::new(source, backend);
@@ -56,7 +68,11 @@ impl<B: PagedAttention> Decoder<B> {
     /// weights of projections are rounded to `precision`.
     pub fn load_headless(source: &dyn DecoderCheckpoint, precision: Option<DType>, backend: &B) -> Result<Self> {
         let loader = Loader::new(source, backend).with_precision(precision);
-        Self::from_loader(loader, DecoderConfig { tied_embeddings: Some(true), ..source.decoder_config()? }, backend)
+        let config = source.decoder_config()?;
+        if config.is_recurrent() {
+            return reject_config("a decoder with recurrent layers cannot encode texts yet".to_owned());
+        }
+        Self::from_loader(loader, DecoderConfig { tied_embeddings: Some(true), ..config }, backend)
     }
 
     fn from_loader(loader: Loader<'_, B>, config: DecoderConfig, backend: &B) -> Result<Self> {
@@ -66,13 +82,15 @@ impl<B: PagedAttention> Decoder<B> {
         let layers = config.layers.iter().enumerate();
         let layers = layers.map(|(index, plan)| DecoderLayer::load(&loader, &config, index, plan));
         let layers = layers.collect::<Result<_>>()?;
-        let output_norm = Norm::load_rms_norm(&loader, "output_norm", width, epsilon, norm_weight_offset)?;
+        // GGUF files of LFM2 have another name.
+        let output_norm = if loader.has("token_embd_norm") { "token_embd_norm" } else { "output_norm" };
+        let output_norm = Norm::load_rms_norm(&loader, output_norm, width, epsilon, norm_weight_offset)?;
         let ropes = config.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<Result<_>>()?;
         let projections = loader.matrices();
         loader.finish()?;
-        let kv_places = kv_places(&config.layer_groups(B::RELEASES_KV_BLOCKS));
+        let places = state_places(&config, B::RELEASES_KV_BLOCKS);
         let (_binding, backend) = (backend.thread_binding(), backend.clone());
-        Ok(Self { _binding, config, token_embd, layers, output_norm, output, ropes, kv_places, projections, backend })
+        Ok(Self { _binding, config, token_embd, layers, output_norm, output, ropes, places, projections, backend })
     }
 
     /// The projections of the layers, which adapters may target.
@@ -84,21 +102,21 @@ impl<B: PagedAttention> Decoder<B> {
         &self.config
     }
 
-    /// Computes the logits (`[vocabulary]`) after the last of `tokens`, which follow the tokens in `cache`, and adds
-    /// them to the cache.
-    pub fn extend(&self, tokens: &[u32], cache: &mut KvCache) -> Result<Vec<f32>> {
-        cache.reserve(tokens.len())?;
+    /// Computes the logits (`[vocabulary]`) after the last of `tokens`, which follow those of `sequence`, and adds them to it.
+    pub fn extend(&self, tokens: &[u32], sequence: &mut SequenceState) -> Result<Vec<f32>> {
+        sequence.reserve(tokens.len())?;
         let row = BatchRow {
             tokens,
             embedded: &[],
-            start: cache.length,
-            tables: std::slice::from_ref(&cache.blocks),
+            start: sequence.length,
+            tables: std::slice::from_ref(&sequence.blocks),
+            state: Some(sequence.update()),
             logits: LogitsAt::Last,
-            long: cache.long,
+            long: sequence.long,
             adapter: None,
         };
-        let mut logits = self.forward(&[row], &mut cache.arenas)?;
-        cache.length += tokens.len();
+        let mut logits = self.forward(&[row], &mut sequence.arenas)?;
+        sequence.advance(tokens.len());
         logits.values.truncate(self.config.vocabulary);
         Ok(logits.values)
     }
@@ -180,7 +198,7 @@ impl<B: PagedAttention> Decoder<B> {
     }
 }
 
-impl<B: PagedAttention> CausalLm for Decoder<B> {
+impl<B: Recurrent> CausalLm for Decoder<B> {
     fn vocabulary(&self) -> usize {
         self.config.vocabulary
     }
@@ -201,10 +219,14 @@ impl<B: PagedAttention> CausalLm for Decoder<B> {
         self.config.state_groups(kv_type, B::RELEASES_KV_BLOCKS)
     }
 
-    fn new_kv_arenas(&self, kv_type: KvType) -> KvArenas {
+    fn new_arenas(&self, kv_type: KvType) -> StateArenas {
         let groups = self.config.layer_groups(B::RELEASES_KV_BLOCKS).into_iter();
         let shapes = groups.map(|(_, layers)| self.config.kv_shape(layers.len(), kv_type));
-        KvArenas(shapes.map(|shape| Box::new(self.backend.new_kv_arena(shape)) as _).collect())
+        let attention = shapes.map(|shape| Box::new(self.backend.new_kv_arena(shape)) as Box<dyn BlockArena>);
+        let parts = self.config.recurrent_parts();
+        let recurrent =
+            (!parts.is_empty()).then(|| Box::new(self.backend.new_state_arena(&parts)) as Box<dyn BlockArena>);
+        StateArenas::new(kv_type, attention.collect(), recurrent)
     }
 
     fn is_long(&self, limit: usize) -> bool {
@@ -220,11 +242,8 @@ impl<B: PagedAttention> CausalLm for Decoder<B> {
         Ok(LoadedAdapter::new(adapter, self.id()))
     }
 
-    fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut KvArenas) -> Result<Logits> {
-        let own = arenas.0.iter_mut().map(|arena| (arena.as_mut() as &mut dyn Any).downcast_mut::<B::KvArena>());
-        let Some(mut arenas) = own.collect::<Option<Vec<_>>>() else {
-            return Err(ModelError::Compute("the KV arena is of another device".to_owned()));
-        };
+    fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut StateArenas) -> Result<Logits> {
+        let (mut arenas, mut recurrent) = arenas.of_device::<B::KvArena, B::StateArena>()?;
         let lora = LoadedAdapter::deltas(self.id(), rows.iter().map(|row| (row.tokens.len(), row.adapter)))?;
         let ctx = &Context::new(&self.backend).with_lora(lora);
         rows.iter().try_for_each(|row| self.check_tokens(row.tokens))?;
@@ -238,18 +257,28 @@ impl<B: PagedAttention> CausalLm for Decoder<B> {
         let batches = arenas.iter().enumerate();
         let batches = batches.map(|(group, arena)| has_layers(arena).then(|| batch(group)).transpose());
         let batches = batches.collect::<Result<Vec<_>>>()?;
+        let states = if recurrent.is_some() { sequence_states(rows)? } else { Vec::new() };
         let mut x = self.embed(ctx, &tokens)?;
         self.write_embedded(ctx, &mut x, rows)?;
         let y = ctx.zeros(x.shape())?;
         let mut stream = Some(ResidualStream { x, y });
-        for (index, (layer, (group, kv_layer))) in self.layers.iter().zip(&self.kv_places).enumerate() {
+        for (index, (layer, place)) in self.layers.iter().zip(&self.places).enumerate() {
             let Some(before) = stream else { break };
-            let Some((arena, batch)) = arenas.get_mut(*group).zip(batches.get(*group).and_then(Option::as_ref)) else {
-                return Err(ModelError::Compute(format!("there is no arena of the KV blocks of layer {index}")));
+            let state = match *place {
+                StatePlace::Attention { group, layer } => {
+                    let batch = batches.get(group).and_then(Option::as_ref);
+                    let arena = arenas.get_mut(group).zip(batch);
+                    arena.map(|(arena, batch)| LayerState::Attention(KvLayer { arena: &mut **arena, batch, layer }))
+                }
+                StatePlace::Recurrent { part } => recurrent
+                    .as_deref_mut()
+                    .map(|arena| LayerState::Recurrent(StatePart { arena, part, sequences: &states })),
+            };
+            let Some(state) = state else {
+                return Err(ModelError::Compute(format!("there is no arena for layer {index}")));
             };
             let output_tokens = (index + 1 == self.layers.len()).then_some(logit_tokens.as_slice());
-            let kv = KvLayer { arena: &mut **arena, batch, layer: *kv_layer };
-            stream = layer.forward(ctx, before, &angles, output_tokens, kv)?;
+            stream = layer.forward(ctx, before, &angles, output_tokens, state)?;
         }
         Ok(Logits { values: self.logits(ctx, stream)?, vocabulary: self.config.vocabulary, counts })
     }
@@ -259,15 +288,32 @@ impl<B: PagedAttention> CausalLm for Decoder<B> {
     }
 }
 
-/// Of each layer, its group in the KV cache, and its index in the group.
-fn kv_places(groups: &[(Option<usize>, Vec<usize>)]) -> Vec<(usize, usize)> {
-    let mut places: Vec<(usize, (usize, usize))> = groups
-        .iter()
-        .enumerate()
-        .flat_map(|(group, (_, layers))| layers.iter().enumerate().map(move |(index, layer)| (*layer, (group, index))))
-        .collect();
-    places.sort();
+fn state_places(config: &DecoderConfig, by_window: bool) -> Vec<StatePlace> {
+    let groups = config.layer_groups(by_window);
+    let of_attention = groups.iter().enumerate().flat_map(|(group, (_, layers))| {
+        layers.iter().enumerate().map(move |(index, layer)| (*layer, StatePlace::Attention { group, layer: index }))
+    });
+    let recurrent = config.recurrent_layers().enumerate();
+    let recurrent = recurrent.map(|(part, layer)| (layer, StatePlace::Recurrent { part }));
+    let mut places: Vec<(usize, StatePlace)> = of_attention.chain(recurrent).collect();
+    places.sort_by_key(|(layer, _)| *layer);
     places.into_iter().map(|(_, place)| place).collect()
+}
+
+/// The recurrent states of the rows.
+fn sequence_states(rows: &[BatchRow<'_>]) -> Result<Vec<SequenceStates>> {
+    let mut offset = 0;
+    let states = rows.iter().map(|BatchRow { tokens, start, state, .. }| {
+        let count = tokens.len();
+        offset += count;
+        match state {
+            Some(update) if update.read.is_some() == (*start > 0) => {
+                Ok(SequenceStates { offset: offset - count, count, update: *update })
+            }
+            _ => Err(ModelError::Compute(format!("a row at position {start} has no state of the positions before"))),
+        }
+    });
+    states.collect()
 }
 
 /// The rows as sequences with their block tables of a group.

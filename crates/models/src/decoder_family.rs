@@ -4,6 +4,7 @@
 //! converter and graphs of llama.cpp.
 
 use super::nn::rope::RopeLayout;
+use super::peft::{LFM2_MODULES, LLAMA_MODULES, Module};
 
 pub use crate::backend::Activation;
 
@@ -59,7 +60,29 @@ pub struct DecoderFamily {
     pub head_width: Option<usize>,
     /// The layer count of the one model size whose GGUF files scale queries by width / heads instead of the head width.
     pub width_scaled_layer_count: Option<usize>,
+    /// Layers without attention have a gated short convolution.
+    pub short_convs: bool,
+    /// Tensors whose names in Hugging Face's files are not Llama's. The stems are those of GGUF.
+    pub tensor_names: &'static [(&'static str, &'static str)],
+    /// The modules that adapters may target.
+    pub adapter_modules: &'static [Module],
 }
+
+/// The names of LFM2's tensors in a layer, and of the norm after all layers.
+const LFM2_NAMES: &[(&str, &str)] = &[
+    ("attn_norm", "operator_norm"),
+    ("attn_output", "self_attn.out_proj"),
+    ("attn_q_norm", "self_attn.q_layernorm"),
+    ("attn_k_norm", "self_attn.k_layernorm"),
+    ("shortconv.in_proj", "conv.in_proj"),
+    ("shortconv.conv", "conv.conv"),
+    ("shortconv.out_proj", "conv.out_proj"),
+    ("ffn_norm", "ffn_norm"),
+    ("ffn_gate", "feed_forward.w1"),
+    ("ffn_up", "feed_forward.w3"),
+    ("ffn_down", "feed_forward.w2"),
+    ("output_norm", "embedding_norm"),
+];
 
 pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     name: "llama",
@@ -79,6 +102,9 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     local_rope_base: None,
     head_width: None,
     width_scaled_layer_count: None,
+    short_convs: false,
+    tensor_names: &[],
+    adapter_modules: LLAMA_MODULES,
 };
 
 const GEMMA: DecoderFamily = DecoderFamily {
@@ -152,6 +178,18 @@ pub const FAMILIES: &[DecoderFamily] = &[
         partial_rotary: true,
         fused_gate_up: true,
         windows: SlidingWindows::All,
+        ..LLAMA
+    },
+    DecoderFamily {
+        name: "lfm2",
+        model_types: &["lfm2"],
+        rope: RopeLayout::Halves,
+        qk_norms: true,
+        tied_embeddings: true,
+        rope_base: 1_000_000.,
+        short_convs: true,
+        tensor_names: LFM2_NAMES,
+        adapter_modules: LFM2_MODULES,
         ..LLAMA
     },
 ];

@@ -5,24 +5,18 @@
 //! group has an arena and block tables of its own. Layers with a sliding window are not in a group with layers that see all
 //! positions, so that blocks which fell out of the window can be given back.
 //!
-//! Blocks belong to neither a model nor a sequence. The engine's scheduler counts their references and passes each step
-//! the block table of every row. Several sequences can therefore share a block. A full block is never written again.
+//! Several sequences can share a block. A full block is never written again.
 //!
-//! Keys and values are never widened in memory and never copied. The scheduler counts blocks and knows nothing about
-//! tensors; an arena stores the blocks and knows nothing about sequences. Several choices for one prompt need no fork
-//! operation, because the later choices find the prompt in the prefix cache.
-
-use std::any::Any;
-use std::fmt;
+//! Keys and values are never widened in memory and never copied. Several choices for one prompt need no fork operation,
+//! because the later choices find the prompt in the prefix cache.
 
 use super::backend::BLOCK_POSITIONS;
+use super::block_arena::BlockArena;
+pub use super::block_arena::BlockId;
 use super::error::{ModelError, Result};
 
 /// Positions in a block.
 pub const BLOCK: usize = BLOCK_POSITIONS;
-
-/// A block's number in its [`KvArena`].
-pub type BlockId = u32;
 
 /// The element type of the KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,66 +61,9 @@ pub fn blocks_for(positions: usize) -> usize {
     positions.div_ceil(BLOCK)
 }
 
-/// The KV blocks of a group, in the memory of its device.
-pub trait KvArena: fmt::Debug + Send + Any {
+/// The KV blocks of a group.
+pub trait KvArena: BlockArena {
     fn shape(&self) -> KvShape;
-
-    /// Allocates the block's memory if it has none. The contents are undefined until they are written.
-    ///
-    /// # Errors
-    /// If the device has no memory.
-    fn ensure(&mut self, id: BlockId) -> Result<()>;
-
-    /// Frees a block's memory.
-    fn release(&mut self, id: BlockId);
-
-    /// The number of blocks that have memory.
-    fn len(&self) -> usize;
-
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// The KV blocks of one model: an arena for each group.
-#[derive(Debug)]
-pub struct KvArenas(pub(super) Vec<Box<dyn KvArena>>);
-
-impl KvArenas {
-    /// Allocates the memory of a block in a group; see [`KvArena::ensure`].
-    pub fn ensure(&mut self, group: usize, id: BlockId) -> Result<()> {
-        match self.0.get_mut(group) {
-            Some(arena) => arena.ensure(id),
-            None => Err(ModelError::Compute(format!("the model has no group {group} of KV blocks"))),
-        }
-    }
-
-    /// Frees the memory of a block in a group.
-    pub fn release(&mut self, group: usize, id: BlockId) {
-        if let Some(arena) = self.0.get_mut(group) {
-            arena.release(id);
-        }
-    }
-
-    /// Allocates the memory of a block in every group, for sequences with one block table for all groups.
-    pub fn ensure_all(&mut self, id: BlockId) -> Result<()> {
-        self.0.iter_mut().try_for_each(|arena| arena.ensure(id))
-    }
-
-    /// Frees the memory of a block in every group.
-    pub fn release_all(&mut self, id: BlockId) {
-        self.0.iter_mut().for_each(|arena| arena.release(id));
-    }
-
-    /// Bytes of one block of every group.
-    pub fn block_bytes(&self) -> u64 {
-        self.0.iter().map(|arena| arena.shape().block_bytes()).sum()
-    }
-
-    /// The element type.
-    pub fn kv_type(&self) -> KvType {
-        self.0.first().map_or_else(KvType::default, |arena| arena.shape().kv_type)
-    }
 }
 
 /// Tokens of one sequence: their range in the batch and in the sequence.
@@ -182,40 +119,4 @@ pub fn block_writes(sequences: &[SequenceSlice]) -> Result<Vec<BlockWrite>> {
         }
     }
     Ok(writes)
-}
-
-/// Arenas with the blocks of a single sequence, for callers without a scheduler. All positions stay.
-#[derive(Debug)]
-pub struct KvCache {
-    pub(super) arenas: KvArenas,
-    /// The block table of all groups.
-    pub(super) blocks: Vec<BlockId>,
-    pub(super) length: usize,
-    /// Whether the sequence uses the frequencies for long contexts; see `CausalLm::is_long`.
-    pub long: bool,
-}
-
-impl KvCache {
-    /// A cache in empty arenas.
-    pub fn new(arenas: KvArenas) -> Self {
-        Self { arenas, blocks: Vec::new(), length: 0, long: false }
-    }
-
-    /// Positions that are stored.
-    pub fn len(&self) -> usize {
-        self.length
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
-    }
-
-    /// Adds blocks for `more` positions after the stored ones.
-    pub(super) fn reserve(&mut self, more: usize) -> Result<()> {
-        for id in self.blocks.len()..blocks_for(self.length + more) {
-            self.arenas.ensure_all(id as BlockId)?;
-            self.blocks.push(id as BlockId);
-        }
-        Ok(())
-    }
 }

@@ -4,6 +4,7 @@
 //! `engine` runs them; requests, tokenizers and text are unknown here.
 
 pub mod backend;
+pub mod block_arena;
 pub mod causal_lm;
 mod config_json;
 pub mod decoder;
@@ -21,6 +22,8 @@ pub mod model_files;
 pub mod nn;
 pub mod peft;
 pub mod safetensors;
+pub mod sequence_state;
+pub mod state_arenas;
 pub mod state_layout;
 pub mod step_memory;
 mod text_batch;
@@ -28,7 +31,7 @@ pub mod training;
 pub mod weights;
 pub mod whisper;
 
-use backend::PagedAttention;
+use backend::Recurrent;
 use causal_lm::CausalLm;
 use decoder::Decoder;
 pub use error::ModelError;
@@ -38,7 +41,7 @@ use weights::DecoderCheckpoint;
 ///
 /// # Errors
 /// If the checkpoint is damaged or not supported.
-pub fn load_causal_lm<B: PagedAttention>(
+pub fn load_causal_lm<B: Recurrent>(
     checkpoint: &dyn DecoderCheckpoint,
     backend: &B,
 ) -> Result<Box<dyn CausalLm>, ModelError> {

@@ -7,6 +7,7 @@
 //! A recurrent state is never changed in place: a step reads one and writes another. So a state that is kept in the prefix
 //! cache costs no copy, rejected draft tokens are undone by dropping what was written, and a step that failed can be repeated.
 
+use super::block_arena::BlockId;
 use super::kv::{BLOCK, blocks_for};
 
 /// A group of layers that keep the same part of a sequence, and so share block tables.
@@ -65,6 +66,15 @@ impl StateGroup {
             StateKind::Recurrent => 2,
         }
     }
+}
+
+/// The states of a sequence's recurrent layers in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateUpdate {
+    /// The state after the positions before the step's tokens; `None`: there are no such positions. The step does not change it.
+    pub read: Option<BlockId>,
+    /// Where the step writes the state after its tokens.
+    pub write: BlockId,
 }
 
 #[cfg(test)]

@@ -48,13 +48,17 @@ pub fn adapter_scratch_bytes(rank: usize, tokens: usize) -> u64 {
 /// Floats per token of the tensors of a layer without logits, and of quantised or rounded activations.
 fn floats_per_token(config: &DecoderConfig) -> usize {
     // The buffers of tensors are reused for others, so each may be as large as the largest of them. At once, there are the
-    // residual stream, the input and output of a sublayer, and two hidden layers, or queries, keys and values.
+    // residual stream, the input and output of a sublayer, and two hidden layers, or queries, keys and values, or the inputs of
+    // a convolution.
     let tensors = |queries: usize, inner: usize, count: usize| {
         let largest = config.width.max(queries).max(inner);
         count * largest + quantised_floats(largest)
     };
-    let of_layer = |LayerConfig { mixer: MixerConfig::Attention(attention), feed_forward, .. }: &LayerConfig| {
-        let queries = attention.query_width();
+    let of_layer = |LayerConfig { mixer, feed_forward, .. }: &LayerConfig| {
+        let queries = match mixer {
+            MixerConfig::Attention(attention) => attention.query_width(),
+            MixerConfig::ShortConv(_) => config.width,
+        };
         match feed_forward {
             FeedForwardConfig::Dense(dense) => tensors(queries, dense.inner, 5),
             // Also the scores of the router, selected experts, and the gathered inputs and outputs of an expert.

@@ -4,8 +4,9 @@
 use std::ops::Range;
 
 use super::backend::PagedAttention;
+use super::block_arena::BlockArena;
 use super::error::Result;
-use super::kv::{BlockId, KvArena, KvShape, KvType, SequenceSlice, blocks_for};
+use super::kv::{BlockId, KvShape, KvType, SequenceSlice, blocks_for};
 
 /// The range of each text in the batch.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use candle_core::{Device, Tensor};
 /// The options of a tiny model. Larger `blocks` and `width` make it slower.
 #[derive(Clone, Debug)]
 pub struct TinyModel {
-    /// `llama`, or `qwen2` (with biases).
+    /// `llama`, `qwen2` (with biases), or `lfm2`, whose first block and every second one from there have a short convolution.
     pub architecture: &'static str,
     pub context: u32,
     pub blocks: usize,
@@ -38,6 +38,8 @@ pub const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + messa
 
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
+/// Tokens that a short convolution depends on.
+const CONV_KERNEL: usize = 3;
 const MERGES: &[&str] = &[
     "Ġ t", "h e", "Ġt he", "i n", "Ġ a", "e r", "o n", "Ġ s", "r e", "a n", "Ġ w", "n d", "a t", "l l", "l o", "he ll",
     "hell o",
@@ -119,19 +121,38 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
         // Zero blocks have a random generator of their own, so that the other blocks do not depend on them.
         let (random, output_scale) = if block < blocks { (&mut random, 1.) } else { (&mut zero_random, 0.) };
         let mut add = |name: &str, rows: usize, columns: usize| {
-            let factor = if name == "attn_output" || name == "ffn_down" { output_scale } else { 1. };
+            let is_output = ["attn_output", "shortconv.out_proj", "ffn_down"].contains(&name);
+            let factor = if is_output { output_scale } else { 1. };
             let scale = factor * 1.5 / (columns as f32).sqrt();
             tensors.push(matrix(&format!("blk.{block}.{name}.weight"), rows, columns, scale, options, random));
         };
-        add("attn_q", width, width);
-        add("attn_k", kv, width);
-        add("attn_v", kv, width);
-        add("attn_output", width, width);
+        match has_attention(options, block) {
+            true => {
+                add("attn_q", width, width);
+                add("attn_k", kv, width);
+                add("attn_v", kv, width);
+                add("attn_output", width, width);
+            }
+            false => {
+                add("shortconv.in_proj", 3 * width, width);
+                add("shortconv.out_proj", width, width);
+            }
+        }
         add("ffn_gate", inner, width);
         add("ffn_up", inner, width);
         add("ffn_down", width, inner);
         for name in ["attn_norm", "ffn_norm"] {
             tensors.push(vector(&format!("blk.{block}.{name}.weight"), width, 1., random));
+        }
+        if options.architecture == "lfm2" && has_attention(options, block) {
+            for name in ["attn_q_norm", "attn_k_norm"] {
+                tensors.push(vector(&format!("blk.{block}.{name}.weight"), width / HEADS, 1., random));
+            }
+        }
+        if !has_attention(options, block) {
+            let floats = TinyModel { quantized: false, ..*options };
+            let name = format!("blk.{block}.shortconv.conv.weight");
+            tensors.push(matrix(&name, width, CONV_KERNEL, 0.7, &floats, random));
         }
         if options.architecture == "qwen2" {
             for (name, size) in [("attn_q", width), ("attn_k", kv), ("attn_v", kv)] {
@@ -149,8 +170,14 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
             &mut random,
         ));
     }
-    tensors.push(vector("output_norm.weight", width, 1., &mut random));
+    let output_norm = if options.architecture == "lfm2" { "token_embd_norm.weight" } else { "output_norm.weight" };
+    tensors.push(vector(output_norm, width, 1., &mut random));
     tensors
+}
+
+/// Whether a block has attention, and not a short convolution.
+fn has_attention(options: &TinyModel, block: usize) -> bool {
+    options.architecture != "lfm2" || block % 2 == 1
 }
 
 fn matrix(name: &str, rows: usize, columns: usize, scale: f32, options: &TinyModel, random: &mut Random) -> TensorRow {
@@ -189,11 +216,20 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
         ("embedding_length", options.width as u32),
         ("feed_forward_length", 2 * options.width as u32),
         ("attention.head_count", HEADS as u32),
-        ("attention.head_count_kv", KV_HEADS as u32),
         ("rope.dimension_count", (options.width / HEADS) as u32),
     ];
     for (key, size) in sizes {
         add(&format!("{architecture}.{key}"), 4, &size.to_le_bytes());
+    }
+    let blocks = 0..options.blocks + options.zero_blocks;
+    let kv_heads = blocks.map(|block| if has_attention(options, block) { KV_HEADS as u32 } else { 0 });
+    match architecture {
+        "lfm2" => {
+            let kv_heads = array(4, kv_heads.map(|heads| heads.to_le_bytes().to_vec()));
+            add("lfm2.attention.head_count_kv", 9, &kv_heads);
+            add("lfm2.shortconv.l_cache", 4, &(CONV_KERNEL as u32).to_le_bytes());
+        }
+        _ => add(&format!("{architecture}.attention.head_count_kv"), 4, &(KV_HEADS as u32).to_le_bytes()),
     }
     add(&format!("{architecture}.attention.layer_norm_rms_epsilon"), 6, &1e-5f32.to_le_bytes());
     add("tokenizer.ggml.model", 8, &string("gpt2"));

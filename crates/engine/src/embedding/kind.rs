@@ -18,7 +18,7 @@ use crate::runtime::memory_budget::Lease;
 use crate::runtime::metrics::{Description, KindMetrics};
 use crate::settings::Settings;
 use outpost_models::ModelError;
-use outpost_models::backend::PagedAttention;
+use outpost_models::backend::Recurrent;
 use outpost_models::encoder::Family;
 use outpost_models::peft::{LoadedAdapter, PeftAdapter};
 use outpost_models::safetensors::ModelFolder;
@@ -87,7 +87,7 @@ impl Model for EncoderModel {
     }
 }
 
-impl<B: PagedAttention> Runs<EncoderModel> for B {
+impl<B: Recurrent> Runs<EncoderModel> for B {
     fn memory(&self, checkpoint: &Checkpoint, _: Precision, _: &Settings) -> Result<MemoryNeed, String> {
         checkpoint.encoder_memory(self)
     }

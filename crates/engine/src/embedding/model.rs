@@ -23,7 +23,7 @@ use crate::runtime::catch_panic::catch_compute_panic;
 use crate::runtime::memory_budget::Lease;
 use crate::tokenizer::{TokenIds, TokenizeLimits};
 use outpost_models::ModelError;
-use outpost_models::backend::PagedAttention;
+use outpost_models::backend::Recurrent;
 use outpost_models::decoder_config::DecoderConfig;
 use outpost_models::decoder_family;
 use outpost_models::encoder::head::{self, Labels};
@@ -200,7 +200,7 @@ impl Checkpoint {
     }
 
     /// The memory for the model's weights and for a batch.
-    pub(super) fn encoder_memory<B: PagedAttention>(&self, backend: &B) -> Result<MemoryNeed, String> {
+    pub(super) fn encoder_memory<B: Recurrent>(&self, backend: &B) -> Result<MemoryNeed, String> {
         let config = self.config()?;
         let footprint = self.with_encoder(&config, |source| Footprint::new(source, backend));
         Ok(MemoryNeed::new(footprint, config.pass_bytes(backend, max_batch_tokens(&config), MAX_BATCH_TEXTS)))
@@ -209,7 +209,7 @@ impl Checkpoint {
 
 impl EncoderModel {
     /// Reads the weights of a checkpoint.
-    pub(super) fn new<B: PagedAttention>(
+    pub(super) fn new<B: Recurrent>(
         files: &Checkpoint,
         source: &LoadSource<'_>,
         lease: Lease,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::Checkpoint;
 use outpost_models::ModelError;
-use outpost_models::backend::{DType, PagedAttention};
+use outpost_models::backend::{DType, Recurrent};
 use outpost_models::causal_lm::CausalLm;
 use outpost_models::decoder::{Decoder, EncodePass, encode_pass_bytes};
 use outpost_models::decoder_config::DecoderConfig;
@@ -76,7 +76,7 @@ impl NetworkConfig {
     }
 
     /// An upper bound on the scratch bytes of a batch with this many tokens and texts.
-    pub fn pass_bytes<B: PagedAttention>(&self, backend: &B, tokens: usize, texts: usize) -> u64 {
+    pub fn pass_bytes<B: Recurrent>(&self, backend: &B, tokens: usize, texts: usize) -> u64 {
         match self {
             Self::Encoder(sizes) => Encoder::pass_bytes(sizes, backend, tokens, texts),
             Self::Decoder(config) => encode_pass_bytes(config, backend, tokens, texts),
@@ -85,7 +85,7 @@ impl NetworkConfig {
 }
 
 /// Reads the weights of a network, rounded to `precision`.
-pub fn load<B: PagedAttention>(
+pub fn load<B: Recurrent>(
     files: &Checkpoint,
     config: &NetworkConfig,
     precision: Option<DType>,
@@ -108,20 +108,20 @@ pub fn load<B: PagedAttention>(
 }
 
 /// An encoder; with a head it is a cross-encoder or a classifier.
-struct EncoderNetwork<B: PagedAttention> {
+struct EncoderNetwork<B: Recurrent> {
     _binding: B::ThreadBinding,
     encoder: Encoder<B>,
     head: Option<Head<B>>,
     backend: B,
 }
 
-struct EncoderPass<B: PagedAttention> {
+struct EncoderPass<B: Recurrent> {
     network: Arc<EncoderNetwork<B>>,
     lora: LoraDeltas<B>,
     pass: encoder::Pass<B>,
 }
 
-impl<B: PagedAttention> Network for Arc<EncoderNetwork<B>> {
+impl<B: Recurrent> Network for Arc<EncoderNetwork<B>> {
     fn adapter_footprint(&self, adapter: &PeftAdapter) -> Result<Footprint, ModelError> {
         self.encoder.adapter_footprint(adapter, &self.backend)
     }
@@ -138,7 +138,7 @@ impl<B: PagedAttention> Network for Arc<EncoderNetwork<B>> {
     }
 }
 
-impl<B: PagedAttention> Pass for EncoderPass<B> {
+impl<B: Recurrent> Pass for EncoderPass<B> {
     fn advance(&mut self) -> Result<bool, ModelError> {
         let EncoderNetwork { encoder, backend, .. } = &*self.network;
         encoder.advance(&Context::new(backend).with_lora(self.lora.clone()), &mut self.pass)
@@ -154,12 +154,12 @@ impl<B: PagedAttention> Pass for EncoderPass<B> {
     }
 }
 
-struct DecoderPass<B: PagedAttention> {
+struct DecoderPass<B: Recurrent> {
     network: Arc<Decoder<B>>,
     pass: EncodePass<B>,
 }
 
-impl<B: PagedAttention> Network for Arc<Decoder<B>> {
+impl<B: Recurrent> Network for Arc<Decoder<B>> {
     fn adapter_footprint(&self, adapter: &PeftAdapter) -> Result<Footprint, ModelError> {
         CausalLm::adapter_footprint(&**self, adapter)
     }
@@ -175,7 +175,7 @@ impl<B: PagedAttention> Network for Arc<Decoder<B>> {
     }
 }
 
-impl<B: PagedAttention> Pass for DecoderPass<B> {
+impl<B: Recurrent> Pass for DecoderPass<B> {
     fn advance(&mut self) -> Result<bool, ModelError> {
         self.network.advance(&mut self.pass)
     }

@@ -12,7 +12,7 @@ use crate::runtime::Runtime;
 use crate::runtime::memory_budget::Lease;
 use outpost_common::display::format_bytes;
 use outpost_models::ModelError;
-use outpost_models::backend::{Convolutions, PagedAttention};
+use outpost_models::backend::{Convolutions, Recurrent};
 use outpost_models::diffusion::pipeline::{AdaptableLayers, Adapter, LoraDeltas, LoraFile};
 use outpost_models::model_files::{FolderListing, is_safetensors};
 use outpost_models::safetensors::is_file_name;
@@ -26,7 +26,7 @@ const MAX_FILE_BYTES: u64 = 2 << 30;
 const MAX_NAMES: usize = 50;
 const EXTENSION: &str = ".safetensors";
 
-pub struct Adapters<B: Convolutions + PagedAttention> {
+pub struct Adapters<B: Convolutions + Recurrent> {
     /// Searched in order.
     folders: [PathBuf; 2],
     /// Least recently used first.
@@ -34,7 +34,7 @@ pub struct Adapters<B: Convolutions + PagedAttention> {
 }
 
 /// A file that was requested.
-struct CachedAdapter<B: Convolutions + PagedAttention> {
+struct CachedAdapter<B: Convolutions + Recurrent> {
     path: PathBuf,
     fingerprint: Fingerprint,
     file: Arc<LoraFile>,
@@ -45,7 +45,7 @@ struct CachedAdapter<B: Convolutions + PagedAttention> {
 /// Size and modification time of a file.
 type Fingerprint = (u64, SystemTime);
 
-impl<B: Convolutions + PagedAttention> Adapters<B> {
+impl<B: Convolutions + Recurrent> Adapters<B> {
     /// For the pipeline in this subfolder of the models folder.
     pub fn new(pipeline: &Path) -> Self {
         let shared = pipeline.parent().unwrap_or(pipeline).join(LORAS);

@@ -7,7 +7,7 @@ use crate::error::{NOT_FINITE, are_finite};
 use crate::precision::Precision;
 use crate::runtime::Runtime;
 use outpost_models::ModelError;
-use outpost_models::backend::{Convolutions, PagedAttention, Pause, RequestOptions};
+use outpost_models::backend::{Convolutions, Pause, Recurrent, RequestOptions};
 use outpost_models::diffusion::pipeline::{
     self, Components, Context, GenerationParams, Pipeline, PromptEmbeds, StepProgress,
 };
@@ -52,7 +52,7 @@ pub struct ImageInput<'a> {
 }
 
 /// Reads the weights of a pipeline. `vae_budget`: memory limit of the autoencoder in bytes.
-pub fn load<B: Convolutions + PagedAttention>(
+pub fn load<B: Convolutions + Recurrent>(
     components: &Components,
     backend: &B,
     precision: Precision,
@@ -64,7 +64,7 @@ pub fn load<B: Convolutions + PagedAttention>(
     Ok(Box::new(LoadedPipeline { _binding, pipeline, adapters, backend, bf16 }))
 }
 
-struct LoadedPipeline<B: Convolutions + PagedAttention> {
+struct LoadedPipeline<B: Convolutions + Recurrent> {
     _binding: B::ThreadBinding,
     pipeline: Pipeline<B>,
     adapters: Adapters<B>,
@@ -73,7 +73,7 @@ struct LoadedPipeline<B: Convolutions + PagedAttention> {
     bf16: bool,
 }
 
-impl<B: Convolutions + PagedAttention> DevicePipeline for LoadedPipeline<B> {
+impl<B: Convolutions + Recurrent> DevicePipeline for LoadedPipeline<B> {
     fn ignores_negative_prompt(&self) -> bool {
         self.pipeline.ignores_negative_prompt()
     }

@@ -12,7 +12,7 @@ use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
 use crate::runtime::metrics::{Description, KindMetrics};
 use crate::settings::Settings;
-use outpost_models::backend::{Convolutions, PagedAttention};
+use outpost_models::backend::{Convolutions, Recurrent};
 use outpost_models::diffusion::pipeline::Components;
 
 impl Model for ImageModel {
@@ -33,7 +33,7 @@ impl Model for ImageModel {
     }
 }
 
-impl<B: Convolutions + PagedAttention> Runs<ImageModel> for B {
+impl<B: Convolutions + Recurrent> Runs<ImageModel> for B {
     fn memory(&self, checkpoint: &Components, precision: Precision, _: &Settings) -> Result<MemoryNeed, String> {
         Ok(MemoryNeed::new(checkpoint.footprint(self, precision.kind()), 0))
     }

@@ -13,7 +13,7 @@ use crate::preprocessor::{Preprocessor, PromptTokenizerSpec};
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
 use outpost_common::display::format_bytes;
-use outpost_models::backend::{Convolutions, PagedAttention};
+use outpost_models::backend::{Convolutions, Recurrent};
 use outpost_models::diffusion::pipeline::{Components, MODEL_INDEX, TextComponent};
 
 /// The autoencoder may take one over this of all memory before images are decoded in tiles.
@@ -54,7 +54,7 @@ pub fn open(path: &Path) -> Result<Components, String> {
 
 impl ImageModel {
     /// Reads the weights of a pipeline.
-    pub(super) fn new<B: Convolutions + PagedAttention>(
+    pub(super) fn new<B: Convolutions + Recurrent>(
         components: &Components,
         source: &LoadSource<'_>,
         lease: Lease,

@@ -105,7 +105,12 @@ impl Registry {
         let broken = |reason| LoadError::Unusable { id: candidate.info.id.clone(), reason };
         let is_compatible = catch_load_panic(|| {
             let checkpoint = Checkpoint::open_text(&candidate.path)?;
-            let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
+            let config = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?;
+            if config.is_recurrent() {
+                tracing::warn!(draft = candidate.info.id, "a model with recurrent layers cannot draft");
+                return Ok(false);
+            }
+            let rows = config.vocabulary;
             let (_, info) = Preprocessor::chat(&self.isolation(), &candidate.path, rows)?;
             Ok(info.vocabulary.is_compatible_with(&model.vocabulary))
         });

@@ -25,12 +25,12 @@ impl Registry {
     ) -> Result<TrainableModel, LoadError> {
         let found = self.find_base(id)?;
         let unusable = |reason: String| LoadError::Unusable { id: id.to_owned(), reason };
-        let targets = targets(&options.target_modules).map_err(unusable)?;
         let device =
             self.devices.get(self.device_index(id)).ok_or_else(|| unusable("its device does not exist".to_owned()))?;
         let backend = device.backend.for_training();
         let checkpoint = catch_load_panic(|| Checkpoint::open_text(&found.path)).map_err(unusable)?;
         let config = checkpoint.weights().decoder_config().map_err(|error| unusable(error.to_string()))?;
+        let targets = targets(config.adapter_modules, &options.target_modules).map_err(unusable)?;
         let footprint = Footprint::new(checkpoint.weights(), &backend);
         let memory = Memory::new(&config, data, options);
         let mut lease = None;
@@ -70,10 +70,16 @@ impl Registry {
     }
 }
 
-/// The modules of peft with these names, each with the ends of its tensors' names in GGUF.
-fn targets(names: &[String]) -> Result<Vec<(&str, &'static [&'static str])>, String> {
-    let module = |name: &str| peft::projections_of(name).ok_or_else(|| no_module(name));
-    names.iter().map(|name| Ok((name.as_str(), module(name)?))).collect()
+/// The modules with these names, each with the ends of its tensors' names in GGUF.
+fn targets<'a>(
+    modules: &'static [peft::Module],
+    names: &'a [String],
+) -> Result<Vec<(&'a str, Vec<&'static str>)>, String> {
+    let with_projections = |name: &'a String| match peft::projections_of(modules, name) {
+        projections if projections.is_empty() => Err(no_module(name)),
+        projections => Ok((name.as_str(), projections)),
+    };
+    names.iter().map(with_projections).collect()
 }
 
 fn no_module(name: &str) -> String {

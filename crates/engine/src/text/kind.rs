@@ -18,7 +18,7 @@ use crate::runtime::metrics::KindMetrics;
 use crate::settings::Settings;
 use crate::tokenizer::has_fim_tokens;
 use outpost_models::ModelError;
-use outpost_models::backend::PagedAttention;
+use outpost_models::backend::Recurrent;
 use outpost_models::decoder_family;
 use outpost_models::peft::{LoadedAdapter, PeftAdapter};
 use outpost_models::safetensors::ModelFolder;
@@ -76,7 +76,7 @@ impl Model for TextModel {
     }
 }
 
-impl<B: PagedAttention> Runs<TextModel> for B {
+impl<B: Recurrent> Runs<TextModel> for B {
     fn memory(&self, checkpoint: &Checkpoint, _: Precision, settings: &Settings) -> Result<MemoryNeed, String> {
         let weights = checkpoint.weights();
         let config = weights.decoder_config().map_err(|error| error.to_string())?;

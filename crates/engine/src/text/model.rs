@@ -24,10 +24,11 @@ use crate::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
 use crate::text::training_example::{TrainingExample, TrainingTexts};
 use crate::tokenizer::{InfillTexts, SpecialTokenOptions, TokenIds, TokenizeLimits, Vocabulary};
 use outpost_models::ModelError;
-use outpost_models::backend::PagedAttention;
+use outpost_models::backend::Recurrent;
 use outpost_models::causal_lm::{BatchRow, CausalLm, Logits};
-use outpost_models::kv::{KvArenas, KvType};
+use outpost_models::kv::KvType;
 use outpost_models::load_causal_lm;
+use outpost_models::state_arenas::StateArenas;
 use outpost_models::state_layout::StateGroup;
 
 /// A chat model: a network, or an adapter of one. Dereferences to the network.
@@ -71,7 +72,7 @@ impl Deref for TextModel {
 
 impl TextModel {
     /// Reads the weights of a checkpoint.
-    pub(super) fn new<B: PagedAttention>(
+    pub(super) fn new<B: Recurrent>(
         checkpoint: &Checkpoint,
         source: &LoadSource<'_>,
         lease: Lease,
@@ -284,7 +285,7 @@ impl TextModel {
     }
 
     /// One forward pass of the network.
-    pub(crate) fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut KvArenas) -> Result<Logits, ModelError> {
+    pub(crate) fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut StateArenas) -> Result<Logits, ModelError> {
         catch_compute_panic(|| self.network.forward(rows, arenas))
     }
 
@@ -305,8 +306,8 @@ impl DraftNetwork for TextModel {
         Self::context_window(self)
     }
 
-    fn new_kv_arenas(&self, kind: KvType) -> KvArenas {
-        self.network.new_kv_arenas(kind)
+    fn new_arenas(&self, kind: KvType) -> StateArenas {
+        self.network.new_arenas(kind)
     }
 
     fn weight_bytes(&self) -> u64 {
@@ -317,7 +318,7 @@ impl DraftNetwork for TextModel {
         self.vocabulary.eos_ids().contains(&token)
     }
 
-    fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut KvArenas) -> Result<Logits, String> {
+    fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut StateArenas) -> Result<Logits, String> {
         Self::forward(self, rows, arenas).map_err(|error| error.to_string())
     }
 

@@ -21,14 +21,15 @@ use crate::runtime::metrics::Step;
 use crate::runtime::workload::Workload;
 use outpost_models::ModelError;
 use outpost_models::causal_lm::{BatchRow, Logits};
-use outpost_models::kv::{BLOCK, KvArenas};
+use outpost_models::kv::BLOCK;
+use outpost_models::state_arenas::StateArenas;
 
 pub struct TextWorkload {
     pub(super) queue: Arc<TextQueue>,
     pub(super) runtime: Arc<Runtime>,
     /// Requests that have started.
     pub(super) active: BTreeMap<RequestId, ActiveRequest>,
-    arenas: HashMap<ModelId, KvArenas>,
+    arenas: HashMap<ModelId, StateArenas>,
     /// Draft models of the models in use.
     pub(super) drafts: HashMap<ModelId, Arc<DraftSlot>>,
     /// Set if a model that was idle computes in this step. Such a step is slow and not measured.
@@ -186,15 +187,17 @@ impl TextWorkload {
         for batch in &plan.batches {
             let Some(model) = self.model(batch) else { continue };
             let kv_type = self.runtime.settings.kv_type;
-            let arenas = self.arenas.entry(batch.model).or_insert_with(|| model.network.new_kv_arenas(kv_type));
+            let arenas = self.arenas.entry(batch.model).or_insert_with(|| model.network.new_arenas(kv_type));
             self.drafts.entry(batch.model).or_insert_with(|| Arc::clone(&model.draft_slot));
             for row in &batch.rows {
                 let tables = row.tables.iter().enumerate();
+                let state = row.state.map(|state| (row.tables.len(), state.write));
                 let mut written = tables
-                    .flat_map(|(group, table)| table.iter().skip(row.start / BLOCK).map(move |block| (group, *block)));
+                    .flat_map(|(group, table)| table.iter().skip(row.start / BLOCK).map(move |block| (group, *block)))
+                    .chain(state);
                 if let Err(error) = written.try_for_each(|(group, block)| arenas.ensure(group, block)) {
                     // The step then fails for the rows of these blocks.
-                    tracing::error!(model = model.id(), reason = error.to_string(), "a KV block has no memory");
+                    tracing::error!(model = model.id(), reason = error.to_string(), "a block has no memory");
                 }
             }
         }
@@ -281,10 +284,7 @@ impl TextWorkload {
     }
 
     fn forward(&mut self, model: &TextModel, key: ModelId, rows: &[Row]) -> Result<Logits, ModelError> {
-        let Some(arenas) = self.arenas.get_mut(&key) else { return Err("the model has no KV arena".to_owned().into()) };
-        if rows.iter().any(|row| row.state.is_some()) {
-            return Err("the network has recurrent layers, whose state no device keeps yet".to_owned().into());
-        }
+        let Some(arenas) = self.arenas.get_mut(&key) else { return Err("the model has no arenas".to_owned().into()) };
         let requests: Option<Vec<_>> = rows.iter().map(|row| self.active.get(&row.sequence.request)).collect();
         let Some(requests) = requests else { return Err("a row has no request".to_owned().into()) };
         let embedded = rows.iter().zip(&requests);
@@ -293,9 +293,9 @@ impl TextWorkload {
         let embedded: Vec<_> = embedded.collect();
         let rows = rows.iter().zip(&requests).zip(&embedded);
         let rows = rows.map(|((row, request), embedded)| {
-            let Row { tokens, start, tables, logits, long, .. } = row;
+            let Row { tokens, start, tables, state, logits, long, .. } = row;
             let adapter = request.model.adapter().map(|adapter| &adapter.weights);
-            BatchRow { tokens, embedded, start: *start, tables, logits: *logits, long: *long, adapter }
+            BatchRow { tokens, embedded, start: *start, tables, state: *state, logits: *logits, long: *long, adapter }
         });
         let rows: Vec<_> = rows.collect();
         self.runtime.faults.point("text.forward");

@@ -60,8 +60,14 @@ impl<'a> Memory<'a> {
 /// An upper bound of the bytes of an adapter of all layers' linear modules in f32.
 fn adapter_bytes(config: &DecoderConfig, rank: usize) -> u64 {
     let width = config.width;
-    let of_layer = |LayerConfig { mixer: MixerConfig::Attention(attention), feed_forward, .. }: &LayerConfig| {
-        let mixer = (width + attention.query_width()) * 2 + (width + attention.kv_width()) * 2;
+    let of_layer = |LayerConfig { mixer, feed_forward, .. }: &LayerConfig| {
+        let mixer = match mixer {
+            MixerConfig::Attention(attention) => {
+                (width + attention.query_width()) * 2 + (width + attention.kv_width()) * 2
+            }
+            // One module for the three inputs, and one for the output.
+            MixerConfig::ShortConv(_) => 4 * width + 2 * width,
+        };
         // Experts have no adapters.
         mixer + if let FeedForwardConfig::Dense(dense) = feed_forward { (width + dense.inner) * 3 } else { 0 }
     };

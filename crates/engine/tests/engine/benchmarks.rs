@@ -10,8 +10,9 @@ use outpost_models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost_models::decoder::Decoder;
 use outpost_models::decoder_config::{DenseConfig, FeedForwardConfig};
 use outpost_models::gguf::GgufFile;
-use outpost_models::kv::{KvCache, KvType};
+use outpost_models::kv::KvType;
 use outpost_models::peft::PeftAdapter;
+use outpost_models::sequence_state::SequenceState;
 use outpost_models::training::{AdamW, LoraParameters, LoraTrainer, TrainingText};
 use outpost_testing::fixtures::{copy_folder, fixture};
 
@@ -28,8 +29,8 @@ fn load(path: &Path) -> Decoder<Cpu> {
     Decoder::load(&GgufFile::open(path).unwrap(), &cpu()).unwrap()
 }
 
-fn cache(model: &Decoder<Cpu>) -> KvCache {
-    KvCache::new(model.new_kv_arenas(KvType::F16))
+fn cache(model: &Decoder<Cpu>) -> SequenceState {
+    SequenceState::new(model.new_arenas(KvType::F16))
 }
 
 fn reference(path: &Path, prompt: &[u32]) {
@@ -66,8 +67,8 @@ fn speed() {
         println!("decode at depth {depth}: {:.1} tokens/s", 32. / elapsed.as_secs_f64());
     }
     for streams in [2u32, 4, 8, 16, 32] {
-        let mut arenas = model.new_kv_arenas(KvType::F16);
-        (0..2 * streams).for_each(|block| arenas.ensure_all(block).unwrap());
+        let mut arenas = model.new_arenas(KvType::F16);
+        (0..2 * streams).for_each(|block| arenas.ensure_positions(block).unwrap());
         let ((), elapsed) = timed(|| {
             for start in 0..16 {
                 let tables: Vec<_> = (0..streams).map(|stream| vec![2 * stream, 2 * stream + 1]).collect();
@@ -76,6 +77,7 @@ fn speed() {
                     embedded: &[],
                     start,
                     tables: std::slice::from_ref(table),
+                    state: None,
                     logits: LogitsAt::Last,
                     long: false,
                     adapter: None,
@@ -98,7 +100,7 @@ fn speed_of_the_candle_backend() {
     let mut stock = crate::decoder::oracle(&path);
     let prompt: Vec<u32> = (0..128).map(|index| 1_000 + 37 * index).collect();
     for round in 0..5 {
-        let mut kv = KvCache::new(model.new_kv_arenas(KvType::F16));
+        let mut kv = SequenceState::new(model.new_arenas(KvType::F16));
         let (_, prefill) = timed(|| model.extend(&prompt, &mut kv).unwrap());
         let ((), decode) = timed(|| (0..32).for_each(|token| drop(model.extend(&[token + 100], &mut kv).unwrap())));
         let (_, stock_prefill) = timed(|| crate::decoder::oracle_logits(&mut stock, &prompt, 0));
@@ -180,8 +182,8 @@ fn speed_of_adapters() {
         panic!("the model has experts")
     };
     let sizes = Sizes { layers: config.layers.len(), width: config.width, attention, inner };
-    let mut arenas = model.new_kv_arenas(KvType::F16);
-    (0..8 * STREAMS as u32).for_each(|block| arenas.ensure_all(block).unwrap());
+    let mut arenas = model.new_arenas(KvType::F16);
+    (0..8 * STREAMS as u32).for_each(|block| arenas.ensure_positions(block).unwrap());
     let tables: Vec<Vec<u32>> = (0..STREAMS as u32).map(|stream| (8 * stream..8 * stream + 8).collect()).collect();
     for (modules, name) in [(&["self_attn.q_proj", "self_attn.v_proj"][..], "queries and values"), (ALL, "all modules")]
     {
@@ -201,6 +203,7 @@ fn speed_of_adapters() {
                             embedded: &[],
                             start,
                             tables: std::slice::from_ref(table),
+                            state: None,
                             logits: LogitsAt::Last,
                             long: false,
                             adapter: with_adapters.then_some(adapter),

@@ -11,7 +11,7 @@ use outpost_engine::{
     AdapterFiles, AdapterRegistration, AdapterSource, Engine, GenerationRequest, InUse, LoadError, ModelKind, Refused,
     Settings, TextModel,
 };
-use outpost_models::backend::{Cpu, Isa, PagedAttention, Pool};
+use outpost_models::backend::{Cpu, Isa, Pool, Recurrent};
 use outpost_models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost_models::decoder::Decoder;
 use outpost_models::gguf::GgufFile;
@@ -50,7 +50,7 @@ const VOCABULARY: usize = 64;
 
 /// Compares each adapter with peft, over bases in both formats. Returns the cases that differ by more than `tolerance`,
 /// relative to the largest logit.
-fn differing<B: PagedAttention>(backend: &B, name: &str, tolerance: impl Fn(&str, Format) -> f32) -> Vec<String> {
+fn differing<B: Recurrent>(backend: &B, name: &str, tolerance: impl Fn(&str, Format) -> f32) -> Vec<String> {
     let Cases { cases } = serde_json::from_slice(&fs::read(fixtures().join("cases.json")).unwrap()).unwrap();
     let mut wrong = Vec::new();
     for (Case { name: case, prompt }, format) in
@@ -94,7 +94,7 @@ fn adapters_match_peft_on_candle() {
 }
 
 /// A tiny model and nine adapters: of all modules or of some, with ranks from 1 to 40.
-fn tiny<B: PagedAttention>(backend: &B, options: &TinyModel) -> (Decoder<B>, Vec<LoadedAdapter>) {
+fn tiny<B: Recurrent>(backend: &B, options: &TinyModel) -> (Decoder<B>, Vec<LoadedAdapter>) {
     let dir = tempfile::tempdir().unwrap();
     let path = tiny_model::write(dir.path(), "m", options);
     let model = Decoder::load(&GgufFile::open(&path).unwrap(), backend).unwrap();
@@ -113,10 +113,10 @@ fn tiny<B: PagedAttention>(backend: &B, options: &TinyModel) -> (Decoder<B>, Vec
 type TestRow<'a> = (Option<&'a LoadedAdapter>, Vec<u32>, Vec<u32>, LogitsAt);
 
 /// The logits of the rows, computed together.
-fn compute<B: PagedAttention>(model: &Decoder<B>, rows: &[TestRow<'_>]) -> Vec<Vec<Vec<f32>>> {
-    let mut arenas = model.new_kv_arenas(KvType::F32);
+fn compute<B: Recurrent>(model: &Decoder<B>, rows: &[TestRow<'_>]) -> Vec<Vec<Vec<f32>>> {
+    let mut arenas = model.new_arenas(KvType::F32);
     let tables: Vec<Vec<u32>> = (0..rows.len() as u32).map(|row| (4 * row..4 * row + 4).collect()).collect();
-    tables.iter().flatten().for_each(|block| arenas.ensure_all(*block).unwrap());
+    tables.iter().flatten().for_each(|block| arenas.ensure_positions(*block).unwrap());
     let (mut earlier, mut now) = (Vec::new(), Vec::new());
     for ((adapter, before, tokens, logits), table) in rows.iter().zip(tables.chunks(1)) {
         assert!(blocks_for(before.len() + tokens.len()) <= table[0].len());
@@ -125,6 +125,7 @@ fn compute<B: PagedAttention>(model: &Decoder<B>, rows: &[TestRow<'_>]) -> Vec<V
             embedded: &[],
             start: 0,
             tables: table,
+            state: None,
             logits: LogitsAt::None,
             long: false,
             adapter: *adapter,
@@ -139,7 +140,7 @@ fn compute<B: PagedAttention>(model: &Decoder<B>, rows: &[TestRow<'_>]) -> Vec<V
     logits.rows().iter().map(|row| row.iter().map(|logits| logits.to_vec()).collect()).collect()
 }
 
-fn rows_are_independent<B: PagedAttention>(backend: &B, same_bits: bool) {
+fn rows_are_independent<B: Recurrent>(backend: &B, same_bits: bool) {
     for options in [TinyModel::default(), TinyModel { quantized: true, width: 128, ..TinyModel::default() }] {
         let (model, adapters) = tiny(backend, &options);
         let text = |seed: u32, count: u32| (0..count).map(|at| (seed * 53 + at * 7) % 250).collect::<Vec<u32>>();
@@ -188,14 +189,15 @@ fn adapters_and_their_base_compute_in_one_batch_on_candle() {
 #[test]
 fn an_adapter_of_another_network_is_refused() {
     let ((_, adapters), (model, _)) = (tiny(&cpu(), &TinyModel::default()), tiny(&cpu(), &TinyModel::default()));
-    let mut arenas = model.new_kv_arenas(KvType::F32);
-    arenas.ensure_all(0).unwrap();
+    let mut arenas = model.new_arenas(KvType::F32);
+    arenas.ensure_positions(0).unwrap();
     let adapter = adapters.first();
     let row = BatchRow {
         tokens: &[1],
         embedded: &[],
         start: 0,
         tables: &[vec![0]],
+        state: None,
         logits: LogitsAt::Last,
         long: false,
         adapter,

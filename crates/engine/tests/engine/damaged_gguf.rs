@@ -3,7 +3,8 @@
 use outpost_models::causal_lm::CausalLm;
 use outpost_models::decoder::Decoder;
 use outpost_models::gguf::{GgufFile, parse_header};
-use outpost_models::kv::{KvCache, KvType};
+use outpost_models::kv::KvType;
+use outpost_models::sequence_state::SequenceState;
 use proptest::prelude::*;
 
 use crate::harness::cpu;
@@ -124,7 +125,7 @@ proptest! {
         if let Ok(file) = GgufFile::open(&path)
             && let Ok(model) = Decoder::load(&file, &cpu())
         {
-            let _ = model.extend(&[1, 2, 3], &mut KvCache::new(model.new_kv_arenas(KvType::F16)));
+            let _ = model.extend(&[1, 2, 3], &mut SequenceState::new(model.new_arenas(KvType::F16)));
         }
     }
 }

@@ -6,11 +6,12 @@ use std::path::Path;
 use candle_core::quantized::gguf_file;
 use candle_core::{Device, Tensor};
 use candle_transformers::models::quantized_llama::ModelWeights;
-use outpost_models::backend::PagedAttention;
+use outpost_models::backend::Recurrent;
 use outpost_models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost_models::decoder::Decoder;
 use outpost_models::gguf::GgufFile;
-use outpost_models::kv::{KvCache, KvType};
+use outpost_models::kv::KvType;
+use outpost_models::sequence_state::SequenceState;
 
 use crate::harness::candle_tolerance;
 use crate::tiny_model::{self, TinyModel};
@@ -25,11 +26,11 @@ fn variants() -> Vec<TinyModel> {
     ]
 }
 
-fn cache<B: PagedAttention>(model: &Decoder<B>) -> KvCache {
-    KvCache::new(model.new_kv_arenas(KvType::F32))
+fn cache<B: Recurrent>(model: &Decoder<B>) -> SequenceState {
+    SequenceState::new(model.new_arenas(KvType::F32))
 }
 
-fn load<B: PagedAttention>(backend: &B, options: &TinyModel) -> Decoder<B> {
+fn load<B: Recurrent>(backend: &B, options: &TinyModel) -> Decoder<B> {
     let dir = tempfile::tempdir().unwrap();
     let path = tiny_model::write(dir.path(), "m", options);
     Decoder::load(&GgufFile::open(&path).unwrap(), backend).unwrap()
@@ -82,7 +83,7 @@ fn assert_close(one: &[f32], other: &[f32], within: f32) {
     assert!(far <= within, "logits differ by {far} of {size}");
 }
 
-fn logits_match_the_reference<B: PagedAttention>(backend: &B, _: bool) {
+fn logits_match_the_reference<B: Recurrent>(backend: &B, _: bool) {
     for options in variants() {
         let dir = tempfile::tempdir().unwrap();
         let path = tiny_model::write(dir.path(), "m", &options);
@@ -98,7 +99,7 @@ fn logits_match_the_reference<B: PagedAttention>(backend: &B, _: bool) {
     }
 }
 
-fn chunked_prefill_matches_a_single_prefill<B: PagedAttention>(backend: &B, same_bits: bool) {
+fn chunked_prefill_matches_a_single_prefill<B: Recurrent>(backend: &B, same_bits: bool) {
     for options in variants().into_iter().chain([TinyModel { architecture: "qwen2", ..TinyModel::default() }]) {
         let model = load(backend, &options);
         // Longer than the cache's initial capacity, so that it grows.
@@ -118,16 +119,17 @@ fn chunked_prefill_matches_a_single_prefill<B: PagedAttention>(backend: &B, same
     }
 }
 
-fn rows_of_a_batch_are_independent<B: PagedAttention>(backend: &B, _: bool) {
+fn rows_of_a_batch_are_independent<B: Recurrent>(backend: &B, _: bool) {
     let model = load(backend, &TinyModel::default());
-    let mut arenas = model.new_kv_arenas(KvType::F32);
-    (0..3).for_each(|block| arenas.ensure_all(block).unwrap());
+    let mut arenas = model.new_arenas(KvType::F32);
+    (0..3).for_each(|block| arenas.ensure_positions(block).unwrap());
     let tables = [[vec![2]], [vec![0]], [vec![1]]];
     let row = |tokens, start, tables, logits| BatchRow {
         tokens,
         embedded: &[],
         start,
         tables,
+        state: None,
         logits,
         long: false,
         adapter: None,
@@ -148,10 +150,10 @@ fn rows_of_a_batch_are_independent<B: PagedAttention>(backend: &B, _: bool) {
     }
 }
 
-fn several_rows_can_share_a_kv_block<B: PagedAttention>(backend: &B, _: bool) {
+fn several_rows_can_share_a_kv_block<B: Recurrent>(backend: &B, _: bool) {
     let model = load(backend, &TinyModel::default());
-    let mut arenas = model.new_kv_arenas(KvType::F32);
-    (0..3).for_each(|block| arenas.ensure_all(block).unwrap());
+    let mut arenas = model.new_arenas(KvType::F32);
+    (0..3).for_each(|block| arenas.ensure_positions(block).unwrap());
     let shared: Vec<u32> = (0..16).collect();
     let (first, tables) = ([vec![0]], [[vec![0, 1]], [vec![0, 2]]]);
     let row = |tokens, start, tables| BatchRow {
@@ -159,6 +161,7 @@ fn several_rows_can_share_a_kv_block<B: PagedAttention>(backend: &B, _: bool) {
         embedded: &[],
         start,
         tables,
+        state: None,
         logits: LogitsAt::Last,
         long: false,
         adapter: None,
@@ -172,18 +175,18 @@ fn several_rows_can_share_a_kv_block<B: PagedAttention>(backend: &B, _: bool) {
     }
 }
 
-fn a_quantized_kv_cache_changes_logits_little<B: PagedAttention>(backend: &B, _: bool) {
+fn a_quantized_kv_cache_changes_logits_little<B: Recurrent>(backend: &B, _: bool) {
     let model = load(backend, &TinyModel::default());
     let prompt: Vec<u32> = (0..100).map(|index| (index * 7) % 256).collect();
     let exact = model.extend(&[&prompt[..], &[9]].concat(), &mut cache(&model)).unwrap();
     for (kind, within) in [(KvType::F16, 0.02), (KvType::Q8, 0.2)] {
-        let mut kv = KvCache::new(model.new_kv_arenas(kind));
+        let mut kv = SequenceState::new(model.new_arenas(kind));
         prompt.chunks(9).for_each(|chunk| drop(model.extend(chunk, &mut kv).unwrap()));
         assert_close(&model.extend(&[9], &mut kv).unwrap(), &exact, within);
     }
 }
 
-fn a_failed_step_leaves_the_kv_cache_unchanged<B: PagedAttention>(backend: &B, _: bool) {
+fn a_failed_step_leaves_the_kv_cache_unchanged<B: Recurrent>(backend: &B, _: bool) {
     let model = load(backend, &TinyModel::default());
     let mut kv = cache(&model);
     model.extend(&PROMPT, &mut kv).unwrap();
@@ -194,11 +197,12 @@ fn a_failed_step_leaves_the_kv_cache_unchanged<B: PagedAttention>(backend: &B, _
         embedded: &[],
         start: 10,
         tables: &[vec![0]],
+        state: None,
         logits: LogitsAt::Last,
         long: false,
         adapter: None,
     };
-    assert!(model.forward(&[short], &mut model.new_kv_arenas(KvType::F16)).is_err(), "no blocks");
+    assert!(model.forward(&[short], &mut model.new_arenas(KvType::F16)).is_err(), "no blocks");
     assert_eq!(kv.len(), PROMPT.len());
     let expected = model.extend(&[PROMPT.as_slice(), &[4]].concat(), &mut cache(&model)).unwrap();
     assert_close(&model.extend(&[4], &mut kv).unwrap(), &expected, 1e-4);

@@ -1,14 +1,14 @@
 //! Compares every decoder family, in both formats, with transformers: tiny random models, with logits written by
 //! `tests/fixtures/make_families_reference.py`.
 
-use outpost_models::backend::{Cpu, Isa, PagedAttention, Pool};
+use outpost_models::backend::{Cpu, Isa, Pool, Recurrent};
 use outpost_models::causal_lm::{BatchRow, CausalLm, EmbeddedTokens, LogitsAt};
 use outpost_models::decoder::Decoder;
 use outpost_models::gguf::GgufFile;
 use outpost_models::kv::{KvType, blocks_for};
 use outpost_models::peft::LoadedAdapter;
 use outpost_models::safetensors::ModelFolder;
-use outpost_models::state_layout::StateKind;
+use outpost_models::state_layout::{StateKind, StateUpdate};
 use outpost_models::weights::Weights;
 
 use crate::decoder_cases::{Case, Cases, cases, expected, root};
@@ -30,7 +30,7 @@ pub enum Format {
 
 impl Format {
     /// Loads the model of a case.
-    pub fn load<B: PagedAttention>(self, name: &str, backend: &B) -> Decoder<B> {
+    pub fn load<B: Recurrent>(self, name: &str, backend: &B) -> Decoder<B> {
         let path = root().join(name);
         match self {
             Self::Safetensors => Decoder::load(&ModelFolder::open(&path).unwrap(), backend),
@@ -53,16 +53,18 @@ fn difference(one: &[f32], other: &[f32]) -> f32 {
 }
 
 /// The largest difference at any position when the prompt is prefilled in chunks of this size.
-pub fn in_chunks<B: PagedAttention>(
+pub fn in_chunks<B: Recurrent>(
     model: &Decoder<B>,
     adapter: Option<&LoadedAdapter>,
     prompt: &[u32],
     expected: &[Vec<f32>],
     size: usize,
 ) -> f32 {
-    let mut arenas = model.new_kv_arenas(KvType::F32);
+    let mut arenas = model.new_arenas(KvType::F32);
     let blocks: Vec<u32> = (0..blocks_for(prompt.len()) as u32).collect();
-    blocks.iter().for_each(|block| arenas.ensure_all(*block).unwrap());
+    blocks.iter().for_each(|block| arenas.ensure_positions(*block).unwrap());
+    (0..2).for_each(|block| arenas.ensure_state(block).unwrap());
+    let mut state = StateUpdate { read: None, write: 0 };
     let (mut start, mut largest, long) = (0, 0f32, model.is_long(prompt.len()));
     for tokens in prompt.chunks(size) {
         let row = BatchRow {
@@ -70,6 +72,7 @@ pub fn in_chunks<B: PagedAttention>(
             embedded: &[],
             start,
             tables: std::slice::from_ref(&blocks),
+            state: Some(state),
             logits: LogitsAt::All,
             long,
             adapter,
@@ -79,11 +82,12 @@ pub fn in_chunks<B: PagedAttention>(
             largest = largest.max(difference(logits, expected));
         }
         start += tokens.len();
+        state = StateUpdate { read: Some(state.write), write: 1 - state.write };
     }
     largest
 }
 
-fn check<B: PagedAttention>(format: Format, backend: &B, name: &str, rounds_to_bf16: bool) {
+fn check<B: Recurrent>(format: Format, backend: &B, name: &str, rounds_to_bf16: bool) {
     let Cases { vocabulary, cases } = cases();
     let mut wrong = Vec::new();
     for case in cases.iter().filter(|case| format.has(case)) {
@@ -136,9 +140,9 @@ fn gguf_families_match_transformers_on_candle() {
 
 /// The logits of all positions, computed in chunks. `reuse`: in groups with a window, blocks that no later token sees are
 /// used again.
-fn logits_in_chunks<B: PagedAttention>(model: &Decoder<B>, prompt: &[u32], chunk: usize, reuse: bool) -> Vec<f32> {
+fn logits_in_chunks<B: Recurrent>(model: &Decoder<B>, prompt: &[u32], chunk: usize, reuse: bool) -> Vec<f32> {
     let groups = model.state_groups(KvType::F32);
-    let mut arenas = model.new_kv_arenas(KvType::F32);
+    let mut arenas = model.new_arenas(KvType::F32);
     let mut all = Vec::new();
     for (start, tokens) in (0..).step_by(chunk).zip(prompt.chunks(chunk)) {
         let mut tables: Vec<Vec<u32>> = Vec::new();
@@ -155,6 +159,7 @@ fn logits_in_chunks<B: PagedAttention>(model: &Decoder<B>, prompt: &[u32], chunk
             embedded: &[],
             start,
             tables: &tables,
+            state: None,
             logits: LogitsAt::All,
             long: false,
             adapter: None,
@@ -165,7 +170,7 @@ fn logits_in_chunks<B: PagedAttention>(model: &Decoder<B>, prompt: &[u32], chunk
     all
 }
 
-fn windows<B: PagedAttention>(model: &Decoder<B>) -> Vec<Option<usize>> {
+fn windows<B: Recurrent>(model: &Decoder<B>) -> Vec<Option<usize>> {
     model
         .state_groups(KvType::F32)
         .iter()
@@ -177,7 +182,7 @@ fn windows<B: PagedAttention>(model: &Decoder<B>) -> Vec<Option<usize>> {
 }
 
 /// Tokens with embeddings of their own are computed like the tokens of which these are the embeddings.
-fn embeddings_replace_tokens<B: PagedAttention>(backend: &B) {
+fn embeddings_replace_tokens<B: Recurrent>(backend: &B) {
     for name in ["llama", "gemma3"] {
         let folder = ModelFolder::open(&root().join(name)).unwrap();
         let model = Decoder::load(&folder, backend).unwrap();
@@ -190,15 +195,16 @@ fn embeddings_replace_tokens<B: PagedAttention>(backend: &B) {
         let embedded = [(9, 4, first), (13, 7, second)];
         let embedded = embedded.map(|(first, count, embeddings)| EmbeddedTokens { first, count, embeddings });
         let placeholders = [&prompt[..9], &[0; 11], &prompt[20..]].concat();
-        let mut arenas = model.new_kv_arenas(KvType::F32);
+        let mut arenas = model.new_arenas(KvType::F32);
         let tables: Vec<Vec<u32>> = model.state_groups(KvType::F32).iter().map(|_| vec![0, 1]).collect();
         let tables_of_other: Vec<Vec<u32>> = tables.iter().map(|_| vec![2, 3]).collect();
-        (0..4).for_each(|id| arenas.ensure_all(id).unwrap());
+        (0..4).for_each(|id| arenas.ensure_positions(id).unwrap());
         let plain = BatchRow {
             tokens: &prompt,
             embedded: &[],
             start: 0,
             tables: &tables,
+            state: None,
             logits: LogitsAt::All,
             long: false,
             adapter: None,

@@ -2,7 +2,7 @@
 //! engine: the tokens come from the fixtures.
 
 use outpost_models::ModelError;
-use outpost_models::backend::PagedAttention;
+use outpost_models::backend::Recurrent;
 use outpost_models::decoder::Decoder;
 use outpost_models::encoder::{Encoder, EncoderConfig, EncoderWeights, Pooling, Tokenized, normalise};
 use outpost_models::nn::Context;
@@ -55,7 +55,7 @@ impl Row {
 }
 
 /// The vector of each text, or the score of each pair.
-fn compute<B: PagedAttention>(backend: &B, case: &Case, texts: &[&Tokenized]) -> Result<Vec<Vec<f32>>, ModelError> {
+fn compute<B: Recurrent>(backend: &B, case: &Case, texts: &[&Tokenized]) -> Result<Vec<Vec<f32>>, ModelError> {
     let folder = ModelFolder::open(&root().join(&case.name)).unwrap();
     if case.model_type == "qwen3" {
         let decoder = Decoder::load_headless(&folder, None, backend)?;
@@ -91,7 +91,7 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
 }
 
 /// `rounds_to_bf16`: whether activations are rounded to bf16 if weights are.
-fn check<B: PagedAttention>(backend: &B, name: &str, rounds_to_bf16: bool) {
+fn check<B: Recurrent>(backend: &B, name: &str, rounds_to_bf16: bool) {
     let Cases { cases } = read(&root().join("cases.json"));
     let mut wrong = Vec::new();
     for case in cases {

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{Device, Tensor};
 use outpost_models::ModelError;
-use outpost_models::backend::{Backend, Candle, Cpu, Isa, PagedAttention, Pool, RequestOptions};
+use outpost_models::backend::{Backend, Candle, Cpu, Isa, Pool, Recurrent, RequestOptions};
 use outpost_models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost_models::decoder::Decoder;
 use outpost_models::kv::{KvType, blocks_for};
 use outpost_models::peft::{LoadedAdapter, PeftAdapter};
 use outpost_models::safetensors::ModelFolder;
+use outpost_models::state_layout::StateUpdate;
 use outpost_models::training::{
     AdamW, LearningRate, LoraModule, LoraParameters, LoraTrainer, TargetScore, TrainingText,
 };
@@ -67,9 +68,13 @@ fn texts(batch: &[Text]) -> Vec<TrainingText> {
 }
 
 /// The name of a module in peft, such as `layers.0.self_attn.q_proj`.
-fn peft_name(tensor: &str) -> String {
+fn peft_name(family: &str, tensor: &str) -> String {
     let (layer, projection) = tensor.strip_prefix("blk.").unwrap().split_once('.').unwrap();
     let name = match projection {
+        "attn_output" if family == "lfm2" => "self_attn.out_proj",
+        "ffn_gate" if family == "lfm2" => "feed_forward.w1",
+        "ffn_up" if family == "lfm2" => "feed_forward.w3",
+        "ffn_down" if family == "lfm2" => "feed_forward.w2",
         "attn_q" => "self_attn.q_proj",
         "attn_k" => "self_attn.k_proj",
         "attn_v" => "self_attn.v_proj",
@@ -79,23 +84,26 @@ fn peft_name(tensor: &str) -> String {
         "ffn_up" => "mlp.up_proj",
         "ffn_gate_up" => "mlp.gate_up_proj",
         "ffn_down" => "mlp.down_proj",
+        "shortconv.in_proj" => "conv.in_proj",
+        "shortconv.out_proj" => "conv.out_proj",
         other => panic!("{other}"),
     };
     format!("base_model.model.model.layers.{layer}.{name}")
 }
 
 struct Reference {
+    family: String,
     tensors: HashMap<String, Tensor>,
 }
 
 impl Reference {
     fn load(family: &str) -> Self {
         let path = fixtures("training").join(format!("{family}.safetensors"));
-        Self { tensors: candle_core::safetensors::load(path, &Device::Cpu).unwrap() }
+        Self { family: family.to_owned(), tensors: candle_core::safetensors::load(path, &Device::Cpu).unwrap() }
     }
 
     fn values(&self, prefix: &str, tensor: &str, matrix: &str) -> Option<Vec<f32>> {
-        let tensor = self.tensors.get(&format!("{prefix}{}.lora_{matrix}.weight", peft_name(tensor)))?;
+        let tensor = self.tensors.get(&format!("{prefix}{}.lora_{matrix}.weight", peft_name(&self.family, tensor)))?;
         Some(tensor.flatten_all().unwrap().to_vec1().unwrap())
     }
 
@@ -113,7 +121,10 @@ impl Reference {
 
     /// The parameters of the initial adapter.
     fn parameters(&self, decoder: &Decoder<Candle>, cases: &Cases) -> LoraParameters {
-        let is_target = |projection: &str| self.values("", &format!("blk.0.{projection}"), "A").is_some();
+        let is_target = |projection: &str| {
+            let in_layer = |layer: usize| self.values("", &format!("blk.{layer}.{projection}"), "A");
+            (0..decoder.config().layers.len()).any(|layer| in_layer(layer).is_some())
+        };
         let mut parameters = LoraParameters::new(decoder, cases.rank, cases.alpha, is_target, 0).unwrap();
         let adapted = self.tensors.keys().filter(|name| name.starts_with("base_model")).count();
         assert_eq!(2 * parameters.modules.len(), adapted);
@@ -342,16 +353,18 @@ fn random_parameters(decoder: &Decoder<Candle>, alpha: f32) -> LoraParameters {
 }
 
 /// The log probabilities of the tokens after the first, from logits.
-fn log_probabilities<B: PagedAttention>(model: &Decoder<B>, adapter: &LoadedAdapter, tokens: &[u32]) -> Vec<f32> {
-    let mut arenas = model.new_kv_arenas(KvType::F32);
+fn log_probabilities<B: Recurrent>(model: &Decoder<B>, adapter: &LoadedAdapter, tokens: &[u32]) -> Vec<f32> {
+    let mut arenas = model.new_arenas(KvType::F32);
     let blocks: Vec<u32> = (0..blocks_for(tokens.len()) as u32).collect();
-    blocks.iter().for_each(|block| arenas.ensure_all(*block).unwrap());
+    blocks.iter().for_each(|block| arenas.ensure_positions(*block).unwrap());
+    arenas.ensure_state(0).unwrap();
     let long = model.is_long(tokens.len());
     let row = BatchRow {
         tokens,
         embedded: &[],
         start: 0,
         tables: std::slice::from_ref(&blocks),
+        state: Some(StateUpdate { read: None, write: 0 }),
         logits: LogitsAt::All,
         long,
         adapter: Some(adapter),
@@ -379,6 +392,8 @@ fn written_adapters_compute_like_the_trained_parameters() {
         ("qwen3moe", Format::Gguf, Some(Format::Safetensors)),
         ("smollm3", Format::Gguf, Some(Format::Safetensors)),
         ("gemma2", Format::Safetensors, None),
+        ("lfm2", Format::Safetensors, Some(Format::Gguf)),
+        ("lfm2", Format::Gguf, Some(Format::Safetensors)),
     ] {
         let decoder = format.load(name, &candle());
         let parameters = random_parameters(&decoder, 4.5);
@@ -413,6 +428,10 @@ fn the_written_configuration_names_the_modules_of_peft() {
     assert_eq!(
         config("llama", &["attn_q", "ffn_up", "attn_output"], 16.),
         json!([["o_proj", "q_proj", "up_proj"], 16])
+    );
+    assert_eq!(
+        config("lfm2", &["attn_output", "shortconv.in_proj", "shortconv.out_proj", "ffn_up"], 2.),
+        json!([["in_proj", "out_proj", "w3"], 2])
     );
     assert_eq!(config("phi3", &["attn_qkv", "ffn_up"], 0.5), json!([["gate_up_proj", "qkv_proj"], 0.5]));
 }

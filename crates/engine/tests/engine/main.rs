@@ -31,6 +31,7 @@ mod overload_and_fairness;
 mod prefix_cache;
 mod prompt_logprobs;
 mod reasoning;
+mod recurrent_models;
 mod registry;
 mod scheduling;
 mod sd3_and_flux;

@@ -31,6 +31,17 @@ pub fn conv1d<B: Backend>(shape: &Conv1dShape, x: &Tensor<B>) -> Result<usize> {
     outputs.ok_or_else(|| ModelError::Compute(format!("{shape:?} does not take a tensor of {:?}", x.shape())))
 }
 
+/// `x` has the tokens of these sequences, one after another, and the channels of a convolution.
+pub fn causal_conv<B: Backend>(
+    channels: usize,
+    sequences: impl IntoIterator<Item = Range<usize>>,
+    x: &Tensor<B>,
+) -> Result<()> {
+    let ends = |end, tokens: Range<usize>| (tokens.start == end && !tokens.is_empty()).then_some(tokens.end);
+    let fits = x.channels == channels && sequences.into_iter().try_fold(0, ends) == Some(x.rows());
+    check(fits, || format!("a convolution of {channels} channels does not take a tensor of {:?}", x.shape()))
+}
+
 /// `x` has a range of rows.
 pub fn rows<B: Backend>(x: &Tensor<B>, rows: &Range<usize>) -> Result<()> {
     let fits = rows.start <= rows.end && rows.end <= x.rows();

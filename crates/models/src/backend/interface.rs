@@ -1,8 +1,8 @@
 //! What every device can do for networks: tensors, weights, and operations on them.
 //!
 //! A device implements the required methods of [`Backend`]. The others are composed of these. A device overrides those that it
-//! computes faster at once. What only some networks need is a trait of its own: `PagedAttention`, `Convolutions`,
-//! `TimeConvolutions`. A network names in its bounds the traits that it needs.
+//! computes faster at once. What only some networks need is a trait of its own: `PagedAttention`, `Recurrent`,
+//! `Convolutions`, `TimeConvolutions`. A network names in its bounds the traits that it needs.
 
 use std::fmt;
 use std::iter;
@@ -203,6 +203,9 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 
     /// `x += y`
     fn add(&self, x: &mut Tensor<Self>, y: &Tensor<Self>) -> Result<()>;
+
+    /// `x *= y`
+    fn multiply_by(&self, x: &mut Tensor<Self>, y: &Tensor<Self>) -> Result<()>;
 
     /// `x *= factor`
     fn multiply(&self, x: &mut Tensor<Self>, factor: f32) -> Result<()>;
@@ -430,7 +433,8 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
         let weights = self.reshape(self.copy(weights)?, [1, weights.len(), 1, 1])?;
         let indices = tokens.iter().flat_map(|token| iter::repeat_n(token * experts + expert, y.channels));
         let factors = self.gather_rows(&weights, &indices.collect::<Vec<_>>())?;
-        let weighted = product(self, y, &self.reshape(factors, y.shape())?)?;
+        let mut weighted = self.reshape(factors, y.shape())?;
+        self.multiply_by(&mut weighted, y)?;
         let mut rows = tokens.iter().enumerate();
         rows.try_for_each(|(row, token)| self.add_rows(x, *token, &self.rows(&weighted, row..row + 1)?))
     }
@@ -456,7 +460,8 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 
     /// `x = x · (1 + scale) + shift`; `[shift, scale]` are indices.
     fn modulate(&self, x: &mut Tensor<Self>, vectors: &Tensor<Self>, [shift, scale]: [usize; 2]) -> Result<()> {
-        let scaled = product(self, x, &vector_of_each_pixel(self, x, vectors, scale)?)?;
+        let mut scaled = vector_of_each_pixel(self, x, vectors, scale)?;
+        self.multiply_by(&mut scaled, x)?;
         self.add(x, &scaled)?;
         let shift = vector_of_each_pixel(self, x, vectors, shift)?;
         self.add(x, &shift)
@@ -478,21 +483,10 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 
     /// `x += gate · y`; `gate` is an index.
     fn add_gated(&self, x: &mut Tensor<Self>, y: &Tensor<Self>, vectors: &Tensor<Self>, gate: usize) -> Result<()> {
-        let gated = product(self, y, &vector_of_each_pixel(self, y, vectors, gate)?)?;
+        let mut gated = vector_of_each_pixel(self, y, vectors, gate)?;
+        self.multiply_by(&mut gated, y)?;
         self.add(x, &gated)
     }
-}
-
-/// `x · y`, elementwise: `relu(x) · y − relu(−x) · y`, because the only product of two tensors that a device must have is that
-/// of an activation.
-fn product<B: Backend>(backend: &B, x: &Tensor<B>, y: &Tensor<B>) -> Result<Tensor<B>> {
-    let [mut positive, mut negative] = [backend.copy(x)?, backend.copy(x)?];
-    backend.activate(Activation::Relu, &mut positive, Some(y))?;
-    backend.multiply(&mut negative, -1.)?;
-    backend.activate(Activation::Relu, &mut negative, Some(y))?;
-    backend.multiply(&mut negative, -1.)?;
-    backend.add(&mut positive, &negative)?;
-    Ok(positive)
 }
 
 /// The vector at `index` of the image of each pixel of `x`, in the shape of `x`.

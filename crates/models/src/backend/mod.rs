@@ -4,7 +4,7 @@
 //! device of candle. The types that describe shapes and parameters are those of the kernels.
 //!
 //! The interface is [`Backend`], which every device has, and a trait for each group of operations that only some networks
-//! need: [`PagedAttention`], [`Convolutions`], [`TimeConvolutions`]. A network is bound by the traits that it needs, so a device
+//! need: [`PagedAttention`], [`Recurrent`], [`Convolutions`], [`TimeConvolutions`]. A network is bound by the traits that it needs, so a device
 //! without convolutions still runs text models. Everything that can be composed of required methods has a default body.
 //!
 //! Operations return tensors. Buffers that the network passes to each operation would fit kernels but no tensor
@@ -19,6 +19,7 @@ pub mod cpu;
 mod embedding_table;
 mod interface;
 mod paged_attention;
+mod recurrent;
 mod routing;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ pub use interface::{
     Angles, Backend, FeedForward, LowRankUpdate, Matrix, Norm, Pause, RequestOptions, RoutedTokens, Tensor,
 };
 pub use paged_attention::PagedAttention;
+pub use recurrent::{CausalConv, Recurrent, SequenceStates, StatePart};
 pub use routing::Routing;
 pub use time_convolutions::{AdaIn, ChannelActivation, TimeConvolutions};
 pub use types::{

@@ -91,6 +91,10 @@ impl Backend for Minimal {
         self.0.add(&mut x.data, &y.data)
     }
 
+    fn multiply_by(&self, x: &mut Tensor<Self>, y: &Tensor<Self>) -> Result<()> {
+        self.0.multiply_by(&mut x.data, &y.data)
+    }
+
     fn multiply(&self, x: &mut Tensor<Self>, factor: f32) -> Result<()> {
         self.0.multiply(&mut x.data, factor)
     }

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use super::Decoder;
 use super::attention::KvLayer;
-use super::layer::ResidualStream;
-use crate::backend::{Angles, PagedAttention};
+use super::layer::{LayerState, ResidualStream};
+use crate::backend::{Angles, Recurrent};
 use crate::causal_lm::CausalLm;
 use crate::decoder_config::DecoderConfig;
 use crate::error::Result;
@@ -23,7 +23,7 @@ const CHUNK: usize = 128;
 
 /// A batch in progress.
 #[derive(Debug)]
-pub struct EncodePass<B: PagedAttention> {
+pub struct EncodePass<B: Recurrent> {
     texts: TextBatch,
     chunks: Vec<Chunk<B>>,
     stream: ResidualStream<B>,
@@ -36,7 +36,7 @@ pub struct EncodePass<B: PagedAttention> {
 
 /// Tokens of the batch that pass through a layer together, and what all layers share that compute them.
 #[derive(Debug)]
-struct Chunk<B: PagedAttention> {
+struct Chunk<B: Recurrent> {
     tokens: Range<usize>,
     batch: B::Batch,
     angles: Vec<Angles<B>>,
@@ -44,7 +44,7 @@ struct Chunk<B: PagedAttention> {
 }
 
 /// An upper bound of the bytes that a pass over `tokens` tokens in `texts` texts takes.
-pub fn encode_pass_bytes<B: PagedAttention>(config: &DecoderConfig, backend: &B, tokens: usize, texts: usize) -> u64 {
+pub fn encode_pass_bytes<B: Recurrent>(config: &DecoderConfig, backend: &B, tokens: usize, texts: usize) -> u64 {
     let step = StepLimits { tokens: CHUNK, rows: CHUNK, logits: 0 };
     // The residual stream and the angles.
     let floats = tokens * (2 * config.width + angle_floats(config));
@@ -59,7 +59,7 @@ fn kv_sizes(config: &DecoderConfig) -> [usize; 2] {
     [kv_heads, head_width]
 }
 
-impl<B: PagedAttention> Decoder<B> {
+impl<B: Recurrent> Decoder<B> {
     /// Starts a pass over texts, each with its adapter; no text may be empty.
     pub fn begin_encode(&self, texts: &[(&[u32], Option<&LoadedAdapter>)]) -> Result<EncodePass<B>> {
         for (tokens, _) in texts {
@@ -101,7 +101,8 @@ impl<B: PagedAttention> Decoder<B> {
             texts.ranges().map(|text| text.end - 1).filter(|end| chunk.contains(end)).map(|end| end - chunk.start);
         let output_tokens: Option<Vec<usize>> = is_last.then(|| ends.collect());
         let rows = ResidualStream { x: ctx.rows(&stream.x, chunk.clone())?, y: ctx.rows(&stream.y, chunk.clone())? };
-        let rows = current.forward(ctx, rows, angles, output_tokens.as_deref(), KvLayer { arena, batch, layer: 0 })?;
+        let state = LayerState::Attention(KvLayer { arena, batch, layer: 0 });
+        let rows = current.forward(ctx, rows, angles, output_tokens.as_deref(), state)?;
         if let Some(rows) = rows {
             for (whole, rows) in [(&mut stream.x, &rows.x), (&mut stream.y, &rows.y)] {
                 match &output_tokens {

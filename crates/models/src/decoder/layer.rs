@@ -3,9 +3,10 @@
 
 use super::attention::{Attention, KvLayer};
 use super::feed_forward::FeedForward;
-use crate::backend::{Angles, Backend, Norm, PagedAttention, Tensor};
+use super::short_conv::ShortConv;
+use crate::backend::{Angles, Backend, Norm, Recurrent, StatePart, Tensor};
 use crate::decoder_config::{DecoderConfig, LayerConfig, MixerConfig};
-use crate::error::Result;
+use crate::error::{ModelError, Result};
 use crate::nn::Context;
 use crate::weights::Loader;
 
@@ -18,7 +19,7 @@ pub(super) struct ResidualStream<B: Backend> {
 }
 
 #[derive(Debug)]
-pub(super) struct DecoderLayer<B: PagedAttention> {
+pub(super) struct DecoderLayer<B: Recurrent> {
     attn_norm: Norm<B>,
     pub mixer: Mixer<B>,
     post_attention_norm: Option<Norm<B>>,
@@ -29,14 +30,22 @@ pub(super) struct DecoderLayer<B: PagedAttention> {
 
 /// What lets the tokens of a sequence see each other.
 #[derive(Debug)]
-pub(super) enum Mixer<B: PagedAttention> {
+pub(super) enum Mixer<B: Recurrent> {
     Attention(Attention<B>),
+    ShortConv(ShortConv<B>),
 }
 
-impl<B: PagedAttention> Mixer<B> {
+/// Where a layer keeps what later tokens need of those of a step.
+pub(super) enum LayerState<'a, B: Recurrent> {
+    Attention(KvLayer<'a, B>),
+    Recurrent(StatePart<'a, B>),
+}
+
+impl<B: Recurrent> Mixer<B> {
     fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &MixerConfig) -> Result<Self> {
         match plan {
             MixerConfig::Attention(plan) => Attention::load(loader, config, index, plan).map(Self::Attention),
+            MixerConfig::ShortConv(plan) => ShortConv::load(loader, config.width, index, plan).map(Self::ShortConv),
         }
     }
 
@@ -47,10 +56,12 @@ impl<B: PagedAttention> Mixer<B> {
         ctx: &Context<'_, B>,
         normed: Tensor<B>,
         angles: &[Angles<B>],
-        kv: KvLayer<'_, B>,
+        state: LayerState<'_, B>,
     ) -> Result<Tensor<B>> {
-        match self {
-            Self::Attention(attention) => attention.forward(ctx, normed, angles, kv),
+        match (self, state) {
+            (Self::Attention(attention), LayerState::Attention(kv)) => attention.forward(ctx, normed, angles, kv),
+            (Self::ShortConv(conv), LayerState::Recurrent(states)) => conv.forward(ctx, &normed, states),
+            _ => Err(ModelError::Compute("a layer got the state of a layer of another kind".to_owned())),
         }
     }
 
@@ -58,11 +69,12 @@ impl<B: PagedAttention> Mixer<B> {
     fn output(&self, ctx: &Context<'_, B>, mixed: &Tensor<B>) -> Result<Tensor<B>> {
         match self {
             Self::Attention(attention) => attention.output(ctx, mixed),
+            Self::ShortConv(conv) => conv.output(ctx, mixed),
         }
     }
 }
 
-impl<B: PagedAttention> DecoderLayer<B> {
+impl<B: Recurrent> DecoderLayer<B> {
     pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &LayerConfig) -> Result<Self> {
         let DecoderConfig { width, epsilon, norm_weight_offset: offset, .. } = *config;
         let norm = |suffix: &str| Norm::load_rms_norm(loader, &format!("blk.{index}.{suffix}"), width, epsilon, offset);
@@ -85,11 +97,11 @@ impl<B: PagedAttention> DecoderLayer<B> {
         ResidualStream { mut x, y }: ResidualStream<B>,
         angles: &[Angles<B>],
         output_tokens: Option<&[usize]>,
-        kv: KvLayer<'_, B>,
+        state: LayerState<'_, B>,
     ) -> Result<Option<ResidualStream<B>>> {
         let normed = self.mixer_input(ctx, &mut x, &y)?;
         drop(y);
-        let mut mixed = self.mixer.forward(ctx, normed, angles, kv)?;
+        let mut mixed = self.mixer.forward(ctx, normed, angles, state)?;
         let y = match output_tokens {
             Some([]) => return Ok(None),
             Some(tokens) if tokens.len() < x.rows() => {

@@ -223,6 +223,7 @@ fn layer_graph(
     let normed = layer.mixer_input(ctx, &mut x, &y)?;
     let mixed = match &layer.mixer {
         Mixer::Attention(attention) => attention.forward_texts(ctx, &normed, &pass.texts, &pass.angles)?,
+        Mixer::ShortConv(conv) => conv.forward_texts(ctx, &normed, &pass.texts)?,
     };
     let y = layer.finish(ctx, &mut x, &mixed)?;
     ctx.add(&mut x, &y)?;

@@ -4,7 +4,10 @@
 use serde_json::Value;
 
 use super::rope_from_config_json::ropes;
-use super::{AttentionConfig, DecoderConfig, DenseConfig, FeedForwardConfig, LayerConfig, MixerConfig, MoeConfig};
+use super::{
+    AttentionConfig, DecoderConfig, DenseConfig, FeedForwardConfig, LayerConfig, MixerConfig, MoeConfig,
+    ShortConvConfig,
+};
 use crate::config_json::ConfigJson;
 use crate::decoder_family::{self, Activation, DecoderFamily, SlidingWindows};
 use crate::error::{ModelError, Result, reject_config};
@@ -52,13 +55,14 @@ impl DecoderConfig {
             width,
             vocabulary: vocabulary(folder)?,
             context: config.required("max_position_embeddings", 1 << 24)?,
-            epsilon: config.required_float("rms_norm_eps")?,
+            epsilon: config.required_float(if family.short_convs { "norm_eps" } else { "rms_norm_eps" })?,
             norm_weight_offset: if family.gemma { 1. } else { 0. },
             layers: layers(&config, family, (layer_count, ropes.len()), attention)?,
             ropes,
             embedding_scale: if family.gemma { (width as f32).sqrt() } else { 1. },
             logit_soft_cap: soft_cap("final_logit_softcapping")?,
-            tied_embeddings: Some(config.flag("tie_word_embeddings")?.unwrap_or(family.tied_embeddings)),
+            tied_embeddings: Some(tied_embeddings(&config, family)?),
+            adapter_modules: family.adapter_modules,
         }
         .check()
     }
@@ -82,6 +86,12 @@ fn head_width(config: &ConfigJson<'_>, family: &DecoderFamily, width: usize, hea
         None if width.is_multiple_of(heads) => Ok(width / heads),
         None => reject_config(format!("the width {width} does not divide into {heads} heads")),
     }
+}
+
+/// LFM2's own files have `tie_embedding`.
+fn tied_embeddings(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<bool> {
+    let own = if family.short_convs { config.flag("tie_embedding")? } else { None };
+    Ok(config.flag("tie_word_embeddings")?.or(own).unwrap_or(family.tied_embeddings))
 }
 
 fn vocabulary(folder: &ModelFolder) -> Result<usize> {
@@ -131,23 +141,71 @@ fn layers(
     attention: AttentionConfig,
 ) -> Result<Vec<LayerConfig>> {
     let activation = activation(config, family)?;
-    let inner = config.required("intermediate_size", 1 << 20)?;
+    let inner = if family.short_convs { lfm2_inner(config)? } else { config.required("intermediate_size", 1 << 20)? };
     let dense = FeedForwardConfig::Dense(DenseConfig { inner, activation, fused_gate_up: family.fused_gate_up });
     let sparse = experts(config, family, activation)?.map(FeedForwardConfig::Sparse);
     let dense_layers = config.list("mlp_only_layers", |item| item.as_u64())?.unwrap_or_default();
     let step = config.integer("decoder_sparse_step", 1 << 10)?.unwrap_or(1);
     let rotates = rotates(config, family, layer_count)?;
     let windows = windows(config, family, &rotates)?;
+    let short_convs = short_convs(config, family, layer_count)?;
     let layer = |(layer, (rotates, window)): (usize, (bool, Option<usize>))| {
         let rope = rotates.then_some(if window.is_some() { ropes - 1 } else { 0 });
         let is_sparse = !dense_layers.contains(&(layer as u64)) && (layer + 1).is_multiple_of(step);
         LayerConfig {
-            mixer: MixerConfig::Attention(AttentionConfig { window, rope, ..attention }),
+            mixer: match short_convs.get(layer).copied().flatten() {
+                Some(conv) => MixerConfig::ShortConv(conv),
+                None => MixerConfig::Attention(AttentionConfig { window, rope, ..attention }),
+            },
             feed_forward: sparse.filter(|_| is_sparse).unwrap_or(dense),
             post_norms: family.post_norms,
         }
     };
     Ok(rotates.into_iter().zip(windows).enumerate().map(layer).collect())
+}
+
+/// The width of LFM2's feed-forward network. By default, `config.json` has that of a network without a gate; with one, two
+/// thirds of it are as many parameters.
+fn lfm2_inner(config: &ConfigJson<'_>) -> Result<usize> {
+    let inner = match config.integer("block_ff_dim", 1 << 20)? {
+        Some(inner) => inner,
+        None => config.required("intermediate_size", 1 << 20)?,
+    };
+    if !config.flag("block_auto_adjust_ff_dim")?.unwrap_or(true) {
+        return Ok(inner);
+    }
+    let factor = config.float("block_ffn_dim_multiplier")?.unwrap_or(1.);
+    let multiple = config.integer("block_multiple_of", 1 << 16)?.unwrap_or(256);
+    let inner = ((2 * inner / 3) as f64 * f64::from(factor)) as usize;
+    Ok(inner.next_multiple_of(multiple.max(1)))
+}
+
+/// The convolutions of LFM2's layers that have no attention, by `layer_types`, or by `full_attn_idxs` in older files.
+fn short_convs(
+    config: &ConfigJson<'_>,
+    family: &DecoderFamily,
+    layer_count: usize,
+) -> Result<Vec<Option<ShortConvConfig>>> {
+    if !family.short_convs {
+        return Ok(vec![None; layer_count]);
+    }
+    let conv = ShortConvConfig {
+        kernel: config.integer("conv_L_cache", 1 << 8)?.unwrap_or(3),
+        biases: config.flag("conv_bias")?.unwrap_or(false),
+    };
+    if let Some(types) = config.list("layer_types", Value::as_str)? {
+        if types.len() != layer_count {
+            return reject_config(format!("layer_types has {} entries for {layer_count} layers", types.len()));
+        }
+        let mixer = |kind| match kind {
+            "conv" => Ok(Some(conv)),
+            "full_attention" => Ok(None),
+            other => reject_config(format!("layers of type {other} are not supported")),
+        };
+        return types.into_iter().map(mixer).collect();
+    }
+    let attention = config.list("full_attn_idxs", Value::as_u64)?.unwrap_or_else(|| (0..layer_count as u64).collect());
+    Ok((0..layer_count as u64).map(|layer| (!attention.contains(&layer)).then_some(conv)).collect())
 }
 
 /// Which layers have a rotary embedding. In `no_rope_layers`, one means that a layer has it.

@@ -1,7 +1,10 @@
 //! Reads a decoder's configuration from a GGUF header. <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md> and
 //! llama.cpp's `llama-arch.cpp` describe the keys.
 
-use super::{AttentionConfig, DecoderConfig, DenseConfig, FeedForwardConfig, LayerConfig, MixerConfig, MoeConfig};
+use super::{
+    AttentionConfig, DecoderConfig, DenseConfig, FeedForwardConfig, LayerConfig, MixerConfig, MoeConfig,
+    ShortConvConfig,
+};
 use crate::decoder_family::{self, DecoderFamily, SlidingWindows};
 use crate::error::{ModelError, reject_config};
 use crate::gguf::{ArchitectureMetadata, Array, Header, Value};
@@ -59,10 +62,11 @@ impl DecoderConfig {
             ));
         }
         let layer_count = keys.required("block_count", 1 << 10)?;
+        let kv_heads = kv_heads(&keys, heads, layer_count)?;
         let scale_width = if family.width_scaled_layer_count == Some(layer_count) { width / heads } else { head_width };
         let attention = AttentionConfig {
             heads,
-            kv_heads: keys.optional("attention.head_count_kv", heads, 1 << 10)?,
+            kv_heads: kv_heads.iter().copied().max().unwrap_or(heads),
             head_width,
             window: None,
             rope: Some(0),
@@ -79,10 +83,11 @@ impl DecoderConfig {
             epsilon: keys.float("attention.layer_norm_rms_epsilon", 1e-5)?,
             norm_weight_offset: 0.,
             ropes: ropes(&keys, family, head_width, header)?,
-            layers: layers(&keys, family, layer_count, attention)?,
+            layers: layers(&keys, family, &kv_heads, attention)?,
             embedding_scale: if family.gemma { (width as f32).sqrt() } else { 1. },
             logit_soft_cap: keys.nonzero_float("final_logit_softcapping")?,
             tied_embeddings: None,
+            adapter_modules: family.adapter_modules,
         }
         .check()
     }
@@ -139,6 +144,24 @@ fn feed_forward(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Resu
         activation,
         normalise_weights: keys.metadata.flag(&keys.key("expert_weights_norm")).unwrap_or(true),
     }))
+}
+
+/// The key-value heads of each layer. Layers without attention have none.
+fn kv_heads(keys: &ArchitectureMetadata<'_>, heads: usize, layer_count: usize) -> Result<Vec<usize>, ModelError> {
+    const KEY: &str = "attention.head_count_kv";
+    let Some(Value::Array(array)) = keys.metadata.get(&keys.key(KEY)) else {
+        return Ok(vec![keys.optional(KEY, heads, 1 << 10)?; layer_count]);
+    };
+    let number = |number: Value| match number {
+        Value::Unsigned(number) => usize::try_from(number).ok(),
+        Value::Signed(number) => usize::try_from(number).ok(),
+        _ => None,
+    };
+    let numbers = array.numbers().and_then(|numbers| numbers.map(number).collect::<Option<Vec<usize>>>());
+    match numbers.filter(|numbers| numbers.iter().all(|heads| *heads <= 1 << 10)) {
+        Some(numbers) if numbers.len() == layer_count => Ok(numbers),
+        _ => reject_config(format!("{} is not a number for each of {layer_count} layers", keys.key(KEY))),
+    }
 }
 
 fn ropes(
@@ -207,20 +230,29 @@ fn yarn(keys: &ArchitectureMetadata<'_>, factor: f32, original: f32) -> Result<Y
 fn layers(
     keys: &ArchitectureMetadata<'_>,
     family: &DecoderFamily,
-    layer_count: usize,
+    kv_heads: &[usize],
     attention: AttentionConfig,
 ) -> Result<Vec<LayerConfig>, ModelError> {
+    let layer_count = kv_heads.len();
     let feed_forward = feed_forward(keys, family)?;
     let window = window(keys, family)?;
     let windowed = windowed_layers(keys, family, layer_count)?;
-    let layer = |layer: usize| {
+    let short_conv = match family.short_convs {
+        true => Some(ShortConvConfig { kernel: keys.required("shortconv.l_cache", 1 << 8)?, biases: false }),
+        false => None,
+    };
+    let layer = |(layer, kv_heads): (usize, &usize)| {
         let window = window.filter(|_| windowed.get(layer).copied().unwrap_or(false));
         let rotates = family.no_rope_every.is_none_or(|every| !(layer + 1).is_multiple_of(every));
         let rope = if window.is_some() && family.local_rope_base.is_some() { 1 } else { 0 };
-        let mixer = MixerConfig::Attention(AttentionConfig { window, rope: rotates.then_some(rope), ..attention });
+        let rope = rotates.then_some(rope);
+        let mixer = match short_conv.filter(|_| *kv_heads == 0) {
+            Some(conv) => MixerConfig::ShortConv(conv),
+            None => MixerConfig::Attention(AttentionConfig { window, rope, kv_heads: *kv_heads, ..attention }),
+        };
         LayerConfig { mixer, feed_forward, post_norms: family.post_norms }
     };
-    Ok((0..layer_count).map(layer).collect())
+    Ok(kv_heads.iter().enumerate().map(layer).collect())
 }
 
 /// The sliding window. Zero means none. A window that is not smaller than the context has no effect and is ignored for

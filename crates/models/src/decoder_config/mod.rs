@@ -14,6 +14,7 @@ use super::backend::AttentionShape;
 use super::decoder_family::Activation;
 use super::kv::{KvShape, KvType};
 use super::nn::rope::{RopeLayout, RopeScaling, RopeSpec};
+use super::peft::{LLAMA_MODULES, Module};
 use super::state_layout::StateGroup;
 use crate::error::{ModelError, reject_config};
 use crate::weights::LoadedMatrix;
@@ -37,6 +38,8 @@ pub struct DecoderConfig {
     pub logit_soft_cap: Option<f32>,
     /// Whether the output projection is the token embedding; `None`: it is if the checkpoint has no output tensor.
     pub tied_embeddings: Option<bool>,
+    /// The modules that adapters may target.
+    pub adapter_modules: &'static [Module],
 }
 
 /// The plan of a layer: a mixer, which lets tokens see each other, and a feed-forward network for each token.
@@ -52,6 +55,16 @@ pub struct LayerConfig {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MixerConfig {
     Attention(AttentionConfig),
+    ShortConv(ShortConvConfig),
+}
+
+/// A gated convolution over the last few tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortConvConfig {
+    /// Tokens that an output depends on.
+    pub kernel: usize,
+    /// The convolution and its projections must have biases.
+    pub biases: bool,
 }
 
 /// Attention with grouped queries.
@@ -169,24 +182,47 @@ impl DecoderConfig {
             embedding_scale: 1.,
             logit_soft_cap: None,
             tied_embeddings: None,
+            adapter_modules: LLAMA_MODULES,
         }
     }
 
-    /// The layers' attention, in order.
+    /// The attention of the layers that have it, in order.
     pub fn attention(&self) -> impl Iterator<Item = &AttentionConfig> {
-        self.layers.iter().map(|LayerConfig { mixer: MixerConfig::Attention(attention), .. }| attention)
+        self.layers.iter().filter_map(LayerConfig::attention)
     }
 
-    /// The groups of the KV cache: the window and the layers of each. Layers with the same window are a group, the largest
+    /// Whether there are recurrent layers.
+    pub fn is_recurrent(&self) -> bool {
+        self.recurrent_layers().next().is_some()
+    }
+
+    /// The layers that are recurrent.
+    pub(super) fn recurrent_layers(&self) -> impl Iterator<Item = usize> {
+        let layers = self.layers.iter().enumerate();
+        layers.filter(|(_, layer)| layer.attention().is_none()).map(|(index, _)| index)
+    }
+
+    /// Elements of the state of each recurrent layer.
+    pub(super) fn recurrent_parts(&self) -> Vec<usize> {
+        let length = |layer: &LayerConfig| match &layer.mixer {
+            MixerConfig::Attention(_) => None,
+            MixerConfig::ShortConv(conv) => Some((conv.kernel - 1) * self.width),
+        };
+        self.layers.iter().filter_map(length).collect()
+    }
+
+    /// The groups of layers with attention: the window and the layers of each. Layers with the same window are a group, the largest
     /// window first. The first group has no window. If all layers have one, that group has no layers: its blocks take no memory, and
     /// stand for the positions in the prefix cache. If `by_window` is not set, all layers are one group.
     pub(super) fn layer_groups(&self, by_window: bool) -> Vec<(Option<usize>, Vec<usize>)> {
+        let layers = self.layers.iter().enumerate();
+        let layers = layers.filter_map(|(index, layer)| Some((index, layer.attention()?)));
         if !by_window {
-            return vec![(None, (0..self.layers.len()).collect())];
+            return vec![(None, layers.map(|(index, _)| index).collect())];
         }
         let mut windowed: BTreeMap<Reverse<usize>, Vec<usize>> = BTreeMap::new();
         let mut unlimited = Vec::new();
-        for (layer, attention) in self.attention().enumerate() {
+        for (layer, attention) in layers {
             match attention.window.filter(|window| *window < self.context) {
                 Some(window) => windowed.entry(Reverse(window)).or_default().push(layer),
                 None => unlimited.push(layer),
@@ -202,7 +238,9 @@ impl DecoderConfig {
         let group = |(window, layers): (_, Vec<_>)| {
             StateGroup::attention(self.kv_shape(layers.len(), kv_type).block_bytes(), window)
         };
-        groups.map(group).collect()
+        let parts = self.recurrent_parts();
+        let bytes = parts.iter().sum::<usize>() * size_of::<f32>();
+        groups.map(group).chain((!parts.is_empty()).then(|| StateGroup::recurrent(bytes as u64))).collect()
     }
 
     /// The sizes of the keys and values of so many layers.
@@ -215,7 +253,7 @@ impl DecoderConfig {
     /// The heads of a projection whose rows the checkpoint has in the order of the interleaved RoPE layout: converters to
     /// GGUF reorder the queries and keys of some families.
     pub(super) fn interleaved_heads(&self, matrix: &LoadedMatrix) -> Option<usize> {
-        let MixerConfig::Attention(attention) = &self.layers.get(matrix.layer()?)?.mixer;
+        let attention = self.layers.get(matrix.layer()?)?.attention()?;
         let is_interleaved = attention.rope_layout == RopeLayout::Interleaved;
         match matrix.projection() {
             "attn_q" if is_interleaved => Some(attention.heads),
@@ -236,24 +274,43 @@ impl DecoderConfig {
 }
 
 impl LayerConfig {
-    fn check(&self, ropes: &[RopeSpec]) -> Result<(), ModelError> {
-        let MixerConfig::Attention(AttentionConfig { heads, kv_heads, head_width, .. }) = self.mixer;
-        if !heads.is_multiple_of(kv_heads) {
-            return reject_config(format!("{heads} heads cannot share {kv_heads} key-value heads"));
+    /// The attention, if it is the mixer.
+    pub fn attention(&self) -> Option<&AttentionConfig> {
+        match &self.mixer {
+            MixerConfig::Attention(attention) => Some(attention),
+            MixerConfig::ShortConv(_) => None,
         }
-        if head_width == 0 || !head_width.is_multiple_of(2) {
-            return reject_config(format!("heads of width {head_width} cannot be rotated"));
+    }
+
+    fn check(&self, ropes: &[RopeSpec]) -> Result<(), ModelError> {
+        match &self.mixer {
+            MixerConfig::Attention(attention) => attention.check(ropes)?,
+            MixerConfig::ShortConv(ShortConvConfig { kernel, .. }) if *kernel < 2 => {
+                return reject_config(format!("a convolution over {kernel} tokens is not supported"));
+            }
+            MixerConfig::ShortConv(_) => {}
         }
         if let FeedForwardConfig::Sparse(MoeConfig { count, experts_per_token: used, .. }) = self.feed_forward
             && used > count
         {
             return reject_config(format!("a token cannot use {used} of {count} experts"));
         }
-        ropes.iter().try_for_each(|rope| check_rope(rope, head_width))
+        Ok(())
     }
 }
 
 impl AttentionConfig {
+    fn check(&self, ropes: &[RopeSpec]) -> Result<(), ModelError> {
+        let Self { heads, kv_heads, head_width, .. } = *self;
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+            return reject_config(format!("{heads} heads cannot share {kv_heads} key-value heads"));
+        }
+        if head_width == 0 || !head_width.is_multiple_of(2) {
+            return reject_config(format!("heads of width {head_width} cannot be rotated"));
+        }
+        ropes.iter().try_for_each(|rope| check_rope(rope, head_width))
+    }
+
     /// The parameters of the kernels.
     pub(super) fn shape(&self) -> AttentionShape {
         let Self { heads, kv_heads, head_width: width, scale, window, soft_cap, .. } = *self;
@@ -306,7 +363,7 @@ mod tests {
             let mut config = DecoderConfig::for_tests();
             let layer = config.layers[0].clone();
             let layers = windows.iter().map(|window| {
-                let MixerConfig::Attention(attention) = layer.mixer;
+                let attention = *layer.attention().unwrap();
                 let mixer = MixerConfig::Attention(super::AttentionConfig { window: *window, ..attention });
                 super::LayerConfig { mixer, ..layer.clone() }
             });

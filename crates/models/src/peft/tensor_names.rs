@@ -33,7 +33,8 @@ const fn part(path: &'static str, stem: &'static [&'static str], index: usize) -
     Module { part_of: Some(("attn_qkv", index)), ..module("layers", path, stem, 1) }
 }
 
-const DECODER_MODULES: &[Module] = &[
+/// The modules of Llama and of most other decoders.
+pub const LLAMA_MODULES: &[Module] = &[
     part("self_attn.q_proj", &["attn_q"], 0),
     part("self_attn.k_proj", &["attn_k"], 1),
     part("self_attn.v_proj", &["attn_v"], 2),
@@ -44,6 +45,24 @@ const DECODER_MODULES: &[Module] = &[
     module("layers", "mlp.gate_up_proj", &["ffn_gate_up", "ffn_up"], 2),
     module("layers", "mlp.down_proj", &["ffn_down"], 1),
 ];
+
+/// The modules of LFM2.
+pub const LFM2_MODULES: &[Module] = &[
+    module("layers", "self_attn.q_proj", &["attn_q"], 1),
+    module("layers", "self_attn.k_proj", &["attn_k"], 1),
+    module("layers", "self_attn.v_proj", &["attn_v"], 1),
+    module("layers", "self_attn.out_proj", &["attn_output"], 1),
+    module("layers", "conv.in_proj", &["shortconv.in_proj"], 3),
+    module("layers", "conv.out_proj", &["shortconv.out_proj"], 1),
+    module("layers", "feed_forward.w1", &["ffn_gate"], 1),
+    module("layers", "feed_forward.w3", &["ffn_up"], 1),
+    module("layers", "feed_forward.w2", &["ffn_down"], 1),
+];
+
+/// The modules of all decoders.
+fn decoder_modules() -> impl Iterator<Item = &'static Module> {
+    LLAMA_MODULES.iter().chain(LFM2_MODULES)
+}
 
 /// The modules of encoders: BERT and RoBERTa, ModernBERT, and Nomic in its own code. In transformers, Nomic has the names of
 /// a decoder.
@@ -65,20 +84,15 @@ const ENCODER_MODULES: &[Module] = &[
     module("encoder.layers", "mlp.fc2", &["ffn_down"], 1),
 ];
 
-/// Whether adapters may target the weights of a decoder with this end of their stem, such as `attn_q`.
-pub fn is_adaptable(projection: &str) -> bool {
-    DECODER_MODULES.iter().any(|module| module.stems.contains(&projection))
+/// The module of a decoder's weight, by the end of its stem and the number of projections that are fused in it.
+pub fn find_module(modules: &'static [Module], projection: &str, projections: usize) -> Option<&'static Module> {
+    modules.iter().find(|module| module.stems.contains(&projection) && module.projections == projections)
 }
 
-/// The module of the decoder's weight whose stem ends in `projection`, which has this many fused projections.
-pub fn find_module(projection: &str, projections: usize) -> Option<&'static Module> {
-    DECODER_MODULES.iter().find(|module| module.stems.contains(&projection) && module.projections == projections)
-}
-
-/// The ends of the stems of the decoder's weights that a module's name means, such as `q_proj`; `None` for other names.
-pub fn projections_of(name: &str) -> Option<&'static [&'static str]> {
+/// The ends of the stems of a decoder's weights that a module's name means, such as `q_proj`. It may mean several modules.
+pub fn projections_of(modules: &'static [Module], name: &str) -> Vec<&'static str> {
     let is_named = |module: &&Module| module.path.rsplit('.').next() == Some(name);
-    DECODER_MODULES.iter().find(is_named).map(|module| module.stems)
+    modules.iter().filter(is_named).flat_map(|module| module.stems).copied().collect()
 }
 
 /// The role of a matrix.
@@ -153,7 +167,7 @@ pub fn parse(name: &str) -> Result<ParsedName<'_>> {
                 path,
             })
         };
-        DECODER_MODULES.iter().chain(ENCODER_MODULES).find_map(parsed)
+        decoder_modules().chain(ENCODER_MODULES).find_map(parsed)
     });
     found.ok_or_else(|| {
         let feature = UNSUPPORTED.iter().find(|(part, _)| name.contains(part)).map(|(_, feature)| *feature);
@@ -178,8 +192,10 @@ pub fn format(layer: usize, module: &Module, role: Role) -> String {
 
 /// The modules that adapters may target, for error messages.
 fn supported() -> String {
-    let paths = |modules: &[Module]| modules.iter().map(|module| module.path).collect::<Vec<_>>().join(", ");
-    let (decoder, encoder) = (paths(DECODER_MODULES), paths(ENCODER_MODULES));
+    let of_lfm2 = LFM2_MODULES.iter().filter(|module| LLAMA_MODULES.iter().all(|other| other.path != module.path));
+    let decoder: Vec<&str> = LLAMA_MODULES.iter().chain(of_lfm2).map(|module| module.path).collect();
+    let encoder: Vec<&str> = ENCODER_MODULES.iter().map(|module| module.path).collect();
+    let [decoder, encoder] = [decoder, encoder].map(|paths| paths.join(", "));
     format!("adapters of chat models may target {decoder}, and those of encoders {encoder}")
 }
 
@@ -210,14 +226,25 @@ mod tests {
 
     #[test]
     fn written_names_are_parsed() {
-        for module in DECODER_MODULES {
-            for role in [Role::Down, Role::Up] {
-                let name = format(21, module, role);
-                let path = format!("model.layers.21.{}", module.path);
-                assert_eq!(parse(&name).unwrap(), ParsedName { layer: 21, module, role, path: &path });
+        for modules in [LLAMA_MODULES, LFM2_MODULES] {
+            for module in modules {
+                for role in [Role::Down, Role::Up] {
+                    let name = format(21, module, role);
+                    let path = format!("model.layers.21.{}", module.path);
+                    let parsed = parse(&name).unwrap();
+                    assert_eq!((parsed.layer, parsed.role, parsed.path), (21, role, path.as_str()));
+                    assert_eq!((parsed.module.path, parsed.module.stems), (module.path, module.stems));
+                }
+                assert!(module.stems.iter().all(|stem| find_module(modules, stem, module.projections) == Some(module)));
             }
-            assert!(module.stems.iter().all(|stem| find_module(stem, module.projections) == Some(module)));
         }
+    }
+
+    #[test]
+    fn a_name_may_mean_several_modules() {
+        assert_eq!(projections_of(LLAMA_MODULES, "q_proj"), ["attn_q"]);
+        assert_eq!(projections_of(LFM2_MODULES, "out_proj"), ["attn_output", "shortconv.out_proj"]);
+        assert!(projections_of(LFM2_MODULES, "o_proj").is_empty());
     }
 
     #[test]

@@ -11,13 +11,20 @@ pub fn activation_bytes(config: &DecoderConfig, tokens: usize, longest: usize, k
     let (width, layer_count) = (config.width, config.layers.len());
     // The graph of a layer: the intermediate results of norms, projections with their low-rank products, RoPE, attention
     // with its scores, and the feed-forward network.
-    let of_layer = |LayerConfig { mixer: MixerConfig::Attention(attention), feed_forward, .. }: &LayerConfig| {
+    let of_layer = |LayerConfig { mixer, feed_forward, .. }: &LayerConfig| {
         let inner = match feed_forward {
             FeedForwardConfig::Dense(dense) => dense.inner,
             FeedForwardConfig::Sparse(experts) => experts.inner * experts.experts_per_token,
         };
-        let projections = attention.query_width() + 2 * attention.kv_width();
-        16 * width + 6 * projections + 6 * inner + 4 * attention.heads * longest.min(tokens)
+        let mixer = match mixer {
+            MixerConfig::Attention(attention) => {
+                let projections = attention.query_width() + 2 * attention.kv_width();
+                6 * projections + 4 * attention.heads * longest.min(tokens)
+            }
+            // The projections, their products, and a product for each step of the kernel.
+            MixerConfig::ShortConv(conv) => 6 * 3 * width + (2 * conv.kernel + 4) * width,
+        };
+        16 * width + mixer + 6 * inner
     };
     let graph = config.layers.iter().map(of_layer).max().unwrap_or(0);
     // The backward pass has a gradient for each of them.

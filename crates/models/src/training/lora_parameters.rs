@@ -7,7 +7,7 @@ use super::split_mix::SplitMix;
 use crate::backend::Candle;
 use crate::decoder::Decoder;
 use crate::error::{ModelError, Result};
-use crate::peft::{self, NewModule, PeftFiles, find_module, is_adaptable};
+use crate::peft::{self, Module, NewModule, PeftFiles, find_module};
 use crate::weights::LoadedMatrix;
 
 /// The two LoRA matrices of a tensor of the checkpoint.
@@ -25,6 +25,8 @@ pub struct LoraModule {
     pub(super) matrices: Vec<LoadedMatrix>,
     /// The heads of the tensor if its rows are in the order of the interleaved RoPE layout.
     interleaved_heads: Option<usize>,
+    /// The modules of the decoder's family.
+    names: &'static [Module],
 }
 
 impl LoraModule {
@@ -34,8 +36,9 @@ impl LoraModule {
     /// If peft has no name for the tensor.
     fn to_peft<'a>(&self, values: &'a [f32], rank: usize) -> Result<NewModule<'a>> {
         let parts = self.tensor.strip_prefix("blk.").and_then(|name| name.split_once('.'));
-        let found = parts
-            .and_then(|(layer, projection)| Some((layer.parse().ok()?, find_module(projection, self.matrices.len())?)));
+        let found = parts.and_then(|(layer, projection)| {
+            Some((layer.parse().ok()?, find_module(self.names, projection, self.matrices.len())?))
+        });
         let Some((layer, module)) = found else {
             return Err(ModelError::Compute(format!("the tensor {} has no name in peft", self.tensor)));
         };
@@ -82,11 +85,13 @@ impl LoraParameters {
         targets: impl Fn(&str) -> bool,
         seed: u64,
     ) -> Result<Self> {
+        let names = decoder.config().adapter_modules;
         let mut modules: Vec<LoraModule> = Vec::new();
         let mut len = 0;
         for matrix in decoder.projections() {
             let projection = matrix.projection();
-            if !is_adaptable(projection) || !targets(projection) {
+            let is_adaptable = names.iter().any(|module| module.stems.contains(&projection));
+            if !is_adaptable || !targets(projection) {
                 continue;
             }
             if let Some(module) = modules.iter_mut().find(|module| module.tensor == matrix.stem) {
@@ -98,7 +103,7 @@ impl LoraParameters {
             len = up.end;
             let (tensor, matrices) = (matrix.stem.clone(), vec![matrix.clone()]);
             let interleaved_heads = decoder.config().interleaved_heads(matrix);
-            modules.push(LoraModule { tensor, inputs, outputs, down, up, matrices, interleaved_heads });
+            modules.push(LoraModule { tensor, inputs, outputs, down, up, matrices, interleaved_heads, names });
         }
         if modules.is_empty() || rank == 0 {
             return Err(ModelError::Compute("an adapter without matrices cannot be trained".to_owned()));

@@ -22,9 +22,10 @@ pub struct LoadedMatrix {
 }
 
 impl LoadedMatrix {
-    /// The end of its stem, such as `attn_q`.
+    /// The end of its stem, after the layer if there is one, such as `attn_q`.
     pub fn projection(&self) -> &str {
-        self.stem.rsplit('.').next().unwrap_or_default()
+        let in_layer = self.stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+        in_layer.map_or(self.stem.as_str(), |(_, projection)| projection)
     }
 
     /// The layer, if its stem begins with one, as in `blk.3.attn_q`.

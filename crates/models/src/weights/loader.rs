@@ -124,7 +124,10 @@ impl<'a, B: Backend> Loader<'a, B> {
 
     /// Reads elements of a vector, which must be finite.
     fn finite_values(&self, name: &str, first: usize, count: usize) -> Result<Vec<f32>> {
-        let values = self.read_rows(name, first, count)?.floats()?;
+        self.check_finite(name, self.read_rows(name, first, count)?.floats()?)
+    }
+
+    fn check_finite(&self, name: &str, values: Vec<f32>) -> Result<Vec<f32>> {
         match values.iter().all(|value| value.is_finite()) {
             true => Ok(values),
             false => Err(ModelError::Checkpoint(format!("tensor {name} has values that are not finite"))),
@@ -168,6 +171,15 @@ impl<'a, B: Backend> Loader<'a, B> {
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
         self.check_shape(&name, &shape, shape == expected, expected)?;
         self.finite_values(&name, 0, flat(&shape).0)
+    }
+
+    /// The weights of a convolution of each channel by itself, `[channels, kernel]` or `[channels, 1, kernel]`.
+    pub fn channel_convolution(&self, stem: &str, channels: usize, kernel: usize) -> Result<Vec<f32>> {
+        let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        let expected = [channels, 1, kernel];
+        self.check_shape(&name, &shape, shape == expected || shape == [channels, kernel], &expected)?;
+        let values = self.read_rows(&name, 0, channels)?.floats()?;
+        self.check_finite(&name, values)
     }
 
     /// Loads a bias.

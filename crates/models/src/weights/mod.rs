@@ -113,6 +113,8 @@ fn tensor_bytes<B: Backend>(backend: &B, dtype: DType, shape: &[usize]) -> [usiz
     match shape {
         // Vectors become f32.
         [size] => [size * size_of::<f32>(), size * dtype.block_bytes()],
+        // Convolutions of each channel by itself.
+        [channels, 1, kernel] => [channels * kernel * size_of::<f32>(), channels * kernel * dtype.block_bytes()],
         // Experts are read and packed one by one.
         [outer @ .., rows, columns] => {
             let packed = outer.iter().product::<usize>() * backend.linear_bytes(dtype, *rows, *columns);

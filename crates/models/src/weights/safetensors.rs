@@ -51,6 +51,9 @@ fn find(table: &[(&'static str, &'static str)], stem: &str) -> Option<&'static s
 impl ModelFolder {
     fn layer_tensor_name(&self, family: &DecoderFamily, layer: &str, stem: &str, ending: &str) -> Option<String> {
         let layer = format!("{}layers.{layer}", self.prefix());
+        if let Some(name) = find(family.tensor_names, stem) {
+            return Some(format!("{layer}.{name}.{ending}"));
+        }
         let mixtral = self.tensor(&format!("{layer}.block_sparse_moe.gate.weight")).is_some();
         if mixtral && stem == "ffn_gate_inp" {
             return Some(format!("{layer}.block_sparse_moe.gate.{ending}"));
@@ -84,12 +87,14 @@ impl DecoderCheckpoint for ModelFolder {
 impl Weights for ModelFolder {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
         let ending = if role == Role::Weight { "weight" } else { "bias" };
+        let family = || decoder_config::find_family(&self.config).ok();
         match stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-            Some((layer, stem)) => {
-                self.layer_tensor_name(decoder_config::find_family(&self.config).ok()?, layer, stem, ending)
-            }
+            Some((layer, stem)) => self.layer_tensor_name(family()?, layer, stem, ending),
             None if stem == "output" => Some(format!("lm_head.{ending}")),
-            None => Some(format!("{}{}.{ending}", self.prefix(), find(MODEL_NAMES, stem)?)),
+            None => {
+                let own = family().and_then(|family| find(family.tensor_names, stem));
+                Some(format!("{}{}.{ending}", self.prefix(), own.or_else(|| find(MODEL_NAMES, stem))?))
+            }
         }
     }
 

@@ -2,8 +2,9 @@
 
 use super::config::WhisperConfig;
 use crate::backend::PagedAttention;
+use crate::block_arena::BlockArena;
 use crate::error::{ModelError, Result};
-use crate::kv::{BlockId, KvArena, KvShape, KvType, SequenceSlice, blocks_for};
+use crate::kv::{BlockId, KvShape, KvType, SequenceSlice, blocks_for};
 
 /// Memory for several windows at once, each in a slot: keys and values of the decoder's tokens, and of the window's hidden
 /// states. A slot can be encoded again at any time, which replaces its contents.

@@ -54,9 +54,9 @@ fn decode_steps_reuse_the_memory_of_tensors() {
     let model = Decoder::load(&file, &backend).unwrap();
     const SEQUENCES: usize = 3;
     const POSITIONS: usize = 64;
-    let mut arenas = model.new_kv_arenas(KvType::F16);
+    let mut arenas = model.new_arenas(KvType::F16);
     let blocks = blocks_for(POSITIONS) as BlockId;
-    (0..SEQUENCES as BlockId * blocks).for_each(|block| arenas.ensure_all(block).unwrap());
+    (0..SEQUENCES as BlockId * blocks).for_each(|block| arenas.ensure_positions(block).unwrap());
     let tables: Vec<Vec<BlockId>> =
         (0..SEQUENCES as BlockId).map(|sequence| (sequence * blocks..(sequence + 1) * blocks).collect()).collect();
     let mut step = |position: usize| {
@@ -68,6 +68,7 @@ fn decode_steps_reuse_the_memory_of_tensors() {
                 embedded: &[],
                 start: position,
                 tables: std::slice::from_ref(blocks),
+                state: None,
                 logits: LogitsAt::Last,
                 long: false,
                 adapter: None,

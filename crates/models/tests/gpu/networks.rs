@@ -27,7 +27,7 @@ fn decoders(case: &Case, backend: &Candle) -> Vec<(&'static str, Decoder<Candle>
 
 /// The logits of all positions of these texts, which are computed together.
 fn logits(model: &Decoder<Candle>, texts: &[&[u32]]) -> Vec<Vec<f32>> {
-    let mut arenas = model.new_kv_arenas(KvType::F32);
+    let mut arenas = model.new_arenas(KvType::F32);
     let mut next: BlockId = 0;
     let tables: Vec<Vec<BlockId>> = texts
         .iter()
@@ -37,7 +37,7 @@ fn logits(model: &Decoder<Candle>, texts: &[&[u32]]) -> Vec<Vec<f32>> {
             (first..next).collect()
         })
         .collect();
-    (0..next).for_each(|block| arenas.ensure_all(block).unwrap());
+    (0..next).for_each(|block| arenas.ensure_positions(block).unwrap());
     let mut rows = Vec::with_capacity(texts.len());
     for (tokens, blocks) in texts.iter().zip(&tables) {
         let long = model.is_long(tokens.len());
@@ -46,6 +46,7 @@ fn logits(model: &Decoder<Candle>, texts: &[&[u32]]) -> Vec<Vec<f32>> {
             embedded: &[],
             start: 0,
             tables: std::slice::from_ref(blocks),
+            state: None,
             logits: LogitsAt::All,
             long,
             adapter: None,

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use super::block_pool::{BlockTable, GroupBlock};
 use super::prefix_cache::{Parent, PrefixRoot};
-use super::recurrent_state::{RecurrentState, StateUpdate};
+use super::recurrent_state::RecurrentState;
 use super::{AdapterId, ModelId, Phase, Scheduler, Sequence, SequenceId};
 use outpost_models::causal_lm::LogitsAt;
 use outpost_models::kv::{BlockId, blocks_for};
+use outpost_models::state_layout::StateUpdate;
 
 /// What one step computes.
 #[derive(Debug, Default)]

@@ -7,15 +7,7 @@
 use super::block_pool::{GroupBlock, StatePool};
 use super::prefix_cache::{NodeId, PrefixCache};
 use outpost_models::kv::{BLOCK, BlockId};
-
-/// The states of recurrent layers in a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateUpdate {
-    /// The state after the positions before the row; `None`: there are none. The step does not change it.
-    pub read: Option<BlockId>,
-    /// Where the step writes the state after the row.
-    pub write: BlockId,
-}
+use outpost_models::state_layout::StateUpdate;
 
 #[derive(Debug, Default)]
 pub struct RecurrentState {

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use proptest::prelude::*;
 
-use super::recurrent_state::StateUpdate;
 use super::{
     Full, GroupBlock, Limits, ModelId, QueuedWork, RecurrentState, Request, RequestId, Scheduler, Sequence, SequenceId,
     StepPlan, Tenant,
 };
 use outpost_models::causal_lm::LogitsAt;
 use outpost_models::kv::BLOCK;
+use outpost_models::state_layout::StateUpdate;
 use outpost_models::state_layout::{StateGroup, StateKind};
 
 const BYTES: u64 = 100;

@@ -20,7 +20,8 @@ use crate::text::speculative::draft_payoff::{DraftCosts, Round, RoundStats};
 use crate::text::step_cost_model::SpeculationCosts;
 use outpost_common::clock_rng::ClockRng;
 use outpost_models::causal_lm::{BatchRow, Logits, LogitsAt};
-use outpost_models::kv::{BLOCK, BlockId, KvArenas, KvType};
+use outpost_models::kv::{BLOCK, BlockId, KvType};
+use outpost_models::state_arenas::StateArenas;
 
 /// Logits this far below the best do not contribute to a sum of probabilities.
 const NEGLIGIBLE: f32 = 16.;
@@ -33,7 +34,7 @@ pub trait DraftNetwork: Send + Sync {
     fn context_window(&self) -> u32;
 
     /// Empty arenas for its keys and values.
-    fn new_kv_arenas(&self, kind: KvType) -> KvArenas;
+    fn new_arenas(&self, kind: KvType) -> StateArenas;
 
     /// Bytes of its weights.
     fn weight_bytes(&self) -> u64;
@@ -41,7 +42,7 @@ pub trait DraftNetwork: Send + Sync {
     /// True for end-of-sequence tokens, after which nothing is drafted.
     fn ends_with(&self, token: u32) -> bool;
 
-    fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut KvArenas) -> Result<Logits, String>;
+    fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut StateArenas) -> Result<Logits, String>;
 
     /// Takes back the buffer that [`Self::forward`] returned, so that the next step can reuse it.
     fn reuse(&self, logits: Logits);
@@ -51,7 +52,7 @@ pub struct DraftModel {
     model: Arc<dyn DraftNetwork>,
     /// Token IDs below this are the same in both vocabularies.
     vocabulary: usize,
-    arenas: KvArenas,
+    arenas: StateArenas,
     /// The tokens whose keys and values are in a block.
     computed: HashMap<BlockId, Vec<u32>>,
     costs: DraftCosts,
@@ -134,6 +135,7 @@ impl DraftSequence {
             embedded: &[],
             start: self.start,
             tables: std::slice::from_ref(&self.blocks),
+            state: None,
             logits: if end == self.tokens.len() { LogitsAt::Last } else { LogitsAt::None },
             long: self.long,
             adapter: None,
@@ -145,7 +147,7 @@ impl DraftModel {
     /// `vocabulary`: token IDs below this are the same in `model` and the target model, whose
     /// weights take `target_bytes` bytes.
     pub fn new(model: Arc<dyn DraftNetwork>, vocabulary: usize, target_bytes: u64, kind: KvType) -> Self {
-        let arenas = model.new_kv_arenas(kind);
+        let arenas = model.new_arenas(kind);
         let costs = DraftCosts::new(model.weight_bytes() as f64 / target_bytes.max(1) as f64);
         Self { model, vocabulary, arenas, computed: HashMap::new(), costs, average: RoundStats::default() }
     }
@@ -156,13 +158,13 @@ impl DraftModel {
 
     /// Releases a block that has become free.
     pub fn release(&mut self, block: BlockId) {
-        self.arenas.release_all(block);
+        self.arenas.release_positions(block);
         self.computed.remove(&block);
     }
 
     /// Drops all keys and values.
     fn clear(&mut self) {
-        self.arenas = self.model.new_kv_arenas(self.arenas.kv_type());
+        self.arenas = self.model.new_arenas(self.arenas.kv_type());
         self.computed.clear();
     }
 
@@ -243,7 +245,7 @@ impl DraftModel {
             else {
                 break;
             };
-            self.arenas.ensure_all(*block).map_err(|error| error.to_string())?;
+            self.arenas.ensure_positions(*block).map_err(|error| error.to_string())?;
             let stored = self.computed.entry(*block).or_default();
             stored.truncate(position % BLOCK);
             stored.push(token);
@@ -345,7 +347,7 @@ impl DraftSlot {
 
     pub fn install(&self, draft_model: DraftModel) {
         let mut slot = self.lock();
-        self.block_bytes.store(draft_model.arenas.block_bytes(), Ordering::SeqCst);
+        self.block_bytes.store(draft_model.arenas.position_block_bytes(), Ordering::SeqCst);
         *slot = Some(draft_model);
     }
 

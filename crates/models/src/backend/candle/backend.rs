@@ -158,6 +158,10 @@ impl Backend for Candle {
         elementwise::add(self, x, y)
     }
 
+    fn multiply_by(&self, x: &mut Tensor<Self>, y: &Tensor<Self>) -> Result<()> {
+        elementwise::multiply_by(self, x, y)
+    }
+
     fn multiply(&self, x: &mut Tensor<Self>, factor: f32) -> Result<()> {
         elementwise::multiply(self, x, factor)
     }

@@ -17,6 +17,13 @@ pub fn add(candle: &Candle, x: &mut Tensor<Candle>, y: &Tensor<Candle>) -> Resul
     candle.pause()
 }
 
+/// `x *= y`
+pub fn multiply_by(candle: &Candle, x: &mut Tensor<Candle>, y: &Tensor<Candle>) -> Result<()> {
+    checks::lengths(x, y)?;
+    x.data = (&x.data * y.data.reshape(x.data.shape())?)?;
+    candle.pause()
+}
+
 /// `x *= factor`
 pub fn multiply(candle: &Candle, x: &mut Tensor<Candle>, factor: f32) -> Result<()> {
     x.data = x.data.affine(f64::from(factor), 0.)?;

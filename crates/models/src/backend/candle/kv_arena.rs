@@ -7,6 +7,7 @@
 use candle_core::{DType as ArrayType, Device, Tensor as Array};
 
 use super::kv_writes::DeviceWrites;
+use crate::block_arena::BlockArena;
 use crate::error::{ModelError, Result};
 use crate::kv::{BLOCK, BlockId, KvArena, KvShape, KvType};
 
@@ -24,9 +25,9 @@ pub struct CandleKvArena {
     layers: Vec<Option<[Array; 2]>>,
 }
 
-impl KvArena for CandleKvArena {
-    fn shape(&self) -> KvShape {
-        self.shape
+impl BlockArena for CandleKvArena {
+    fn block_bytes(&self) -> u64 {
+        self.shape.block_bytes()
     }
 
     /// The memory is allocated when a layer is written.
@@ -49,6 +50,12 @@ impl KvArena for CandleKvArena {
 
     fn len(&self) -> usize {
         self.blocks.iter().filter(|block| **block).count()
+    }
+}
+
+impl KvArena for CandleKvArena {
+    fn shape(&self) -> KvShape {
+        self.shape
     }
 }
 

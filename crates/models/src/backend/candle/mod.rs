@@ -27,6 +27,7 @@ mod layout;
 mod norms;
 mod paged_attention;
 mod products;
+mod recurrent;
 mod rope;
 #[cfg(test)]
 mod tests;

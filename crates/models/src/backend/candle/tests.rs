@@ -7,6 +7,7 @@ mod kv;
 mod memory;
 mod operations;
 mod products;
+mod recurrent;
 
 use super::Candle;
 use crate::backend::cpu::Cpu;

@@ -194,6 +194,10 @@ impl Backend for Cpu {
         elementwise::add(self, x, y)
     }
 
+    fn multiply_by(&self, x: &mut Tensor<Self>, y: &Tensor<Self>) -> Result<()> {
+        elementwise::multiply_by(self, x, y)
+    }
+
     fn multiply(&self, x: &mut Tensor<Self>, factor: f32) -> Result<()> {
         x.data_mut().iter_mut().for_each(|x| *x *= factor);
         self.pause()

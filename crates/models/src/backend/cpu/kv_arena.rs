@@ -4,6 +4,7 @@ use half::f16;
 use outpost_kernels::{self as kernels, KvBlockMut, KvBlocks, KvPair, KvSlices, KvWrite};
 
 use crate::backend::types::Pool;
+use crate::block_arena::BlockArena;
 use crate::error::{ModelError, Result};
 use crate::kv::{BLOCK, BlockId, BlockWrite, KvArena, KvShape, KvType};
 
@@ -30,9 +31,9 @@ enum KvBuffer {
     Q8(Vec<i8>, Vec<f32>),
 }
 
-impl KvArena for CpuKvArena {
-    fn shape(&self) -> KvShape {
-        self.shape
+impl BlockArena for CpuKvArena {
+    fn block_bytes(&self) -> u64 {
+        self.shape.block_bytes()
     }
 
     fn ensure(&mut self, id: BlockId) -> Result<()> {
@@ -54,6 +55,12 @@ impl KvArena for CpuKvArena {
 
     fn len(&self) -> usize {
         self.blocks.iter().flatten().count()
+    }
+}
+
+impl KvArena for CpuKvArena {
+    fn shape(&self) -> KvShape {
+        self.shape
     }
 }
 

@@ -14,5 +14,6 @@ mod modulation;
 mod norms;
 mod paged_attention;
 mod products;
+mod recurrent;
 
 pub use device::Cpu;

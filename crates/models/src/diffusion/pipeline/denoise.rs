@@ -3,11 +3,11 @@
 use super::init_image::{InitialLatents, InpaintState};
 use super::prompt_embeds::PromptEmbeds;
 use super::{Context, GenerationParams, Generator, LatentNoise, Pipeline, Raster, Result, StepProgress};
-use crate::backend::{Convolutions, PagedAttention, Tensor};
+use crate::backend::{Convolutions, Recurrent, Tensor};
 use crate::diffusion::denoiser::Conditioning;
 use crate::error::ModelError;
 
-impl<B: Convolutions + PagedAttention> Pipeline<B> {
+impl<B: Convolutions + Recurrent> Pipeline<B> {
     /// Generates an image, `[height, width, 3]`, with values from −1 to 1. `on_step` is called after each model
     /// output and can cancel the request with an error.
     pub fn generate(

@@ -1,7 +1,7 @@
 //! Initial images: image-to-image and inpainting.
 
 use super::{Context, GenerationParams, LatentNoise, Pipeline, Raster, Result, Sampler};
-use crate::backend::{Convolutions, PagedAttention};
+use crate::backend::{Convolutions, Recurrent};
 use crate::error::ModelError;
 
 /// An image, `[height, width, 3]`, with values from −1 to 1.
@@ -59,7 +59,7 @@ impl InpaintState {
     }
 }
 
-impl<B: Convolutions + PagedAttention> Pipeline<B> {
+impl<B: Convolutions + Recurrent> Pipeline<B> {
     /// The initial latents and inpainting state. Noise is drawn in the order of diffusers' pipelines.
     pub(super) fn initial_latents(
         &self,

@@ -2,7 +2,7 @@
 
 use super::text_encoder::TextEncoder;
 use super::{DenoiserConfig, Pipeline};
-use crate::backend::{Convolutions, PagedAttention};
+use crate::backend::{Convolutions, Recurrent};
 use crate::diffusion::t5::T5Config;
 use crate::diffusion::unet::UnetConfig;
 use crate::diffusion::vae::VaeConfig;
@@ -13,7 +13,7 @@ const OVERHEAD: f64 = 1.2;
 /// stream, concatenated, and in KV blocks), or the hidden layer of the feed-forward network.
 const TOKEN_FACTOR: usize = 20;
 
-impl<B: Convolutions + PagedAttention> Pipeline<B> {
+impl<B: Convolutions + Recurrent> Pipeline<B> {
     /// An upper bound of the bytes that generating an image of this height and width takes.
     pub fn image_bytes(&self, backend: &B, size: [usize; 2]) -> u64 {
         // The addends cover latents, prompt embeddings, and the convolution and attention scratch of each thread.

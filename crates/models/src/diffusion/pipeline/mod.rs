@@ -8,7 +8,7 @@ mod memory;
 mod prompt_embeds;
 mod text_encoder;
 
-use crate::backend::{Convolutions, DType, PagedAttention};
+use crate::backend::{Convolutions, DType, Recurrent};
 
 use super::SchedulerName;
 pub use super::adapters::{AdaptableLayers, LoraFile};
@@ -29,7 +29,7 @@ use text_encoder::TextEncoder;
 
 /// A loaded pipeline, shared by all requests.
 #[derive(Debug)]
-pub struct Pipeline<B: Convolutions + PagedAttention> {
+pub struct Pipeline<B: Convolutions + Recurrent> {
     family: Family,
     scheduler: SchedulerConfig,
     denoiser_config: DenoiserConfig,
@@ -69,7 +69,7 @@ pub struct StepProgress<'a> {
     pub clean: &'a dyn Fn() -> Vec<f32>,
 }
 
-impl<B: Convolutions + PagedAttention> Pipeline<B> {
+impl<B: Convolutions + Recurrent> Pipeline<B> {
     /// Reads all weights and rounds floats to `precision`. `vae_budget`: memory limit of the autoencoder in bytes;
     /// images that need more are processed in tiles.
     pub fn load(components: &Components, backend: &B, precision: Option<DType>, vae_budget: u64) -> Result<Self> {

@@ -2,7 +2,7 @@
 
 use super::text_encoder::TextEncoder;
 use super::{Context, Family, Pipeline, Result};
-use crate::backend::{Backend, Convolutions, PagedAttention, Tensor};
+use crate::backend::{Backend, Convolutions, Recurrent, Tensor};
 use crate::diffusion::clip::ClipOutput;
 use crate::error::ModelError;
 
@@ -63,7 +63,7 @@ impl<B: Backend> EncoderOutputs<B> {
     }
 }
 
-impl<B: Convolutions + PagedAttention> Pipeline<B> {
+impl<B: Convolutions + Recurrent> Pipeline<B> {
     /// Encodes a prompt and a negative prompt. `prompts`: token IDs of the negative prompt and the prompt, for each
     /// text encoder. `no_negative`: the request has no negative prompt.
     pub fn encode_prompts(

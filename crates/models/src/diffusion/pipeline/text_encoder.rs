@@ -1,6 +1,6 @@
 //! The text encoders of a pipeline.
 
-use crate::backend::PagedAttention;
+use crate::backend::Recurrent;
 use crate::diffusion::bert::Bert;
 use crate::diffusion::clip::Clip;
 use crate::diffusion::components::TextEncoderConfig;
@@ -9,13 +9,13 @@ use crate::error::Result;
 use crate::weights::Loader;
 
 #[derive(Debug)]
-pub(super) enum TextEncoder<B: PagedAttention> {
+pub(super) enum TextEncoder<B: Recurrent> {
     Clip(Clip<B>),
     T5(T5<B>),
     Bert(Bert<B>),
 }
 
-impl<B: PagedAttention> TextEncoder<B> {
+impl<B: Recurrent> TextEncoder<B> {
     pub fn load(loader: &Loader<'_, B>, config: &TextEncoderConfig) -> Result<Self> {
         Ok(match config {
             TextEncoderConfig::Clip(config) => Self::Clip(Clip::load(loader, config.clone())?),

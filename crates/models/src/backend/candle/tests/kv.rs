@@ -9,6 +9,7 @@ use crate::backend::cpu::Cpu;
 use crate::backend::interface::{Backend, Tensor};
 use crate::backend::paged_attention::PagedAttention;
 use crate::backend::types::AttentionShape;
+use crate::block_arena::BlockArena;
 use crate::error::ModelError;
 use crate::kv::{BLOCK, BlockId, KvArena, KvShape, KvType, SequenceSlice};
 

@@ -1,0 +1,100 @@
+//! Models with recurrent layers: output does not depend on what else runs, on memory, on drafts, or on the prefix cache, which
+//! keeps their states, too.
+
+use futures_util::future::join_all;
+use outpost_engine::{GenerationRequest, Settings};
+
+use crate::harness::{ChoiceOutput, Rig, greedy, memory, outputs, pieces, request, rig};
+use crate::tiny_model::{self, TinyModel};
+
+/// A short convolution and attention in turns.
+const RECURRENT: TinyModel = TinyModel { architecture: "lfm2", context: 2048, blocks: 4, ..tiny_model::DEFAULT };
+
+/// A prompt without repetitions.
+fn prompt(first: u32, count: u32) -> Vec<u32> {
+    (0..count).map(|at| (first * 53 + at * 7) % 251).collect()
+}
+
+/// Greedy and sampled requests, with one and several choices, of lengths around the block size.
+fn requests() -> Vec<GenerationRequest> {
+    let request = |at: u32| {
+        let mut request = GenerationRequest { choices: 1 + at % 3, ..request(prompt(at, 13 + at * 7), 50) };
+        (request.sampling.temperature, request.sampling.seed) = (at as f32 % 4. * 0.4, u64::from(at));
+        request
+    };
+    (0..12).map(request).collect()
+}
+
+async fn alone(rig: &Rig, requests: &[GenerationRequest]) -> Vec<Vec<ChoiceOutput>> {
+    let mut all = Vec::new();
+    for request in requests {
+        all.push(rig.run(request.clone()).await);
+    }
+    all
+}
+
+async fn together(rig: &Rig, requests: &[GenerationRequest]) -> Vec<Vec<ChoiceOutput>> {
+    let one = |request: &GenerationRequest| {
+        let (choices, ticket) = (request.choices as usize, rig.engine.submit(&rig.model, request.clone()).unwrap());
+        async move { outputs(&pieces(ticket.deltas).await.unwrap(), choices) }
+    };
+    join_all(requests.iter().map(one).collect::<Vec<_>>()).await
+}
+
+#[tokio::test]
+async fn output_depends_neither_on_other_requests_nor_on_chunks_drafts_and_cached_states() {
+    let requests = requests();
+    // A tied random model mostly repeats itself, so its drafts are often right.
+    for (tied, speculate) in [(false, false), (true, true)] {
+        let options = TinyModel { tied, ..RECURRENT };
+        let expected = alone(&rig(&options, |_| ()), &requests).await;
+        let rig = rig(&options, |settings| (settings.speculate, settings.prefill_chunk) = (speculate, 24));
+        for round in 0..2 {
+            assert_eq!(together(&rig, &requests).await, expected, "speculation {speculate}, round {round}");
+        }
+        assert_eq!(alone(&rig, &requests).await, expected, "speculation {speculate}");
+        if speculate {
+            let [drafted, accepted] = ["drafted_tokens", "accepted_tokens"].map(|name| rig.counter(name));
+            assert!(drafted > accepted && accepted > 0, "{accepted} of {drafted}: some drafts were rejected");
+        }
+        rig.wait_until_idle().await;
+    }
+}
+
+#[tokio::test]
+async fn preempted_requests_compute_their_states_again() {
+    let free = rig(&RECURRENT, |_| ());
+    let requests: Vec<_> = (0..4).map(|at| greedy(prompt(at, 20), 200)).collect();
+    let expected = alone(&free, &requests).await;
+    let resident = memory(&free.engine, "weights") + memory(&free.engine, "scratch");
+    // Two layers have keys and values: 4,096 bytes a block. Two have states of 2 · 64 numbers.
+    let tight = rig(&RECURRENT, |settings: &mut Settings| settings.memory_bytes = resident + 30 * 4_096);
+    assert_eq!(together(&tight, &requests).await, expected);
+    assert!(!tight.engine.metrics().contains("outpost_preemptions_total 0\n"), "nothing was preempted");
+    tight.wait_until_idle().await;
+}
+
+/// Each turn of a chat computes its new tokens, and at most one block more.
+#[tokio::test]
+async fn a_turn_continues_from_the_state_that_the_turn_before_left() {
+    let chat = rig(&RECURRENT, |_| ());
+    let mut text = prompt(1, 40);
+    for turn in 0..20 {
+        let request = GenerationRequest { logprobs: Some(0), ..greedy(text.clone(), 12) };
+        let ticket = chat.engine.submit(&chat.model, request).unwrap();
+        let all = pieces(ticket.deltas).await.unwrap();
+        let computed = text.len() as u32 - all[0].cached;
+        let bound = if turn == 0 { 40 } else { 23 + 16 };
+        assert!(computed <= bound, "turn {turn} computed {computed} of {} tokens", text.len());
+        // Another conversation, whose states are evicted first if memory is short.
+        chat.run(greedy(prompt(100 + turn, 30), 5)).await;
+        if turn % 6 == 5 {
+            // A project has not seen the turns before.
+            let unseen = GenerationRequest { tenant: u128::from(2 + turn), ..greedy(text.clone(), 12) };
+            let expected = chat.run(unseen).await;
+            assert_eq!(outputs(&all, 1), expected, "turn {turn}");
+        }
+        text.extend(all.iter().flat_map(|piece| &piece.tokens).map(|info| info.token.id));
+        text.extend(prompt(10 + turn, 23));
+    }
+}

@@ -1,0 +1,114 @@
+//! Recurrent layers, whose states are in the memory of the host.
+
+use std::ops::Range;
+
+use outpost_kernels as kernels;
+
+use super::device::Cpu;
+use crate::backend::checks;
+use crate::backend::interface::{Backend, Tensor};
+use crate::backend::recurrent::{CausalConv, Recurrent, SequenceStates, StatePart, missing_state};
+use crate::block_arena::{BlockArena, BlockId};
+use crate::error::Result;
+use crate::state_layout::StateUpdate;
+
+/// The states of recurrent layers, in blocks.
+#[derive(Debug)]
+pub struct CpuStateArena {
+    /// The elements of each part in a block.
+    parts: Vec<Range<usize>>,
+    blocks: Vec<Option<Vec<f32>>>,
+}
+
+impl CpuStateArena {
+    fn new(lengths: &[usize]) -> Self {
+        let mut end = 0;
+        let mut part = |length: &usize| {
+            end += length;
+            end - length..end
+        };
+        Self { parts: lengths.iter().map(&mut part).collect(), blocks: Vec::new() }
+    }
+
+    fn block_len(&self) -> usize {
+        self.parts.last().map_or(0, |part| part.end)
+    }
+
+    /// A part of the state that a step reads, and of the one that it writes.
+    fn part(&mut self, part: usize, update: StateUpdate) -> Result<(Option<&[f32]>, &mut [f32])> {
+        let (StateUpdate { read, write }, range) = (update, self.parts.get(part).cloned());
+        let range = range.ok_or_else(|| missing_state(write))?;
+        let (read, write) = match read {
+            Some(read) => {
+                let blocks = self.blocks.get_disjoint_mut([read as usize, write as usize]);
+                let [before, after] = blocks.map_err(|_| missing_state(write))?;
+                (Some(before.as_ref().ok_or_else(|| missing_state(read))?), after)
+            }
+            None => (None, self.blocks.get_mut(write as usize).ok_or_else(|| missing_state(write))?),
+        };
+        let write = write.as_mut().ok_or_else(|| missing_state(update.write))?;
+        Ok((read.map(|block| &block[range.clone()]), &mut write[range]))
+    }
+}
+
+impl BlockArena for CpuStateArena {
+    fn block_bytes(&self) -> u64 {
+        (self.block_len() * size_of::<f32>()) as u64
+    }
+
+    fn ensure(&mut self, id: BlockId) -> Result<()> {
+        let (index, len) = (id as usize, self.block_len());
+        if index >= self.blocks.len() {
+            self.blocks.resize_with(index + 1, || None);
+        }
+        if let Some(slot @ None) = self.blocks.get_mut(index) {
+            *slot = Some(vec![0.; len]);
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, id: BlockId) {
+        if let Some(slot) = self.blocks.get_mut(id as usize) {
+            *slot = None;
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.blocks.iter().flatten().count()
+    }
+}
+
+impl Recurrent for Cpu {
+    type StateArena = CpuStateArena;
+
+    fn new_state_arena(&self, parts: &[usize]) -> CpuStateArena {
+        CpuStateArena::new(parts)
+    }
+
+    fn causal_conv(
+        &self,
+        conv: &CausalConv<Self>,
+        StatePart { arena, part, sequences }: StatePart<'_, Self>,
+        x: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
+        let channels = conv.channels;
+        checks::causal_conv(channels, sequences.iter().map(SequenceStates::tokens), x)?;
+        for SequenceStates { update, .. } in sequences {
+            let (_, after) = arena.part(part, *update)?;
+            if after.len() != conv.state_len() {
+                return Err(missing_state(update.write));
+            }
+        }
+        let kernel = kernels::CausalConv { weight: &conv.weight, bias: conv.bias.as_deref(), channels };
+        let mut out = self.alloc(x.shape());
+        for sequence in sequences {
+            let range = sequence.offset * channels..(sequence.offset + sequence.count) * channels;
+            let (before, after) = arena.part(part, sequence.update)?;
+            let x = &x.data()[range.clone()];
+            kernel.forward(&self.pool, before, x, &mut out.data_mut()[range]);
+            kernel.last_inputs(before, x, after);
+        }
+        self.pause()?;
+        Ok(out)
+    }
+}

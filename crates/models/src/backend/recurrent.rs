@@ -1,0 +1,76 @@
+//! Recurrent layers, whose state stands for all tokens before.
+
+use std::ops::Range;
+
+use super::interface::{Backend, Tensor};
+use super::paged_attention::PagedAttention;
+use crate::block_arena::{BlockArena, BlockId};
+use crate::error::{ModelError, Result};
+use crate::state_layout::StateUpdate;
+
+/// A device that keeps states of recurrent layers beside keys and values.
+pub trait Recurrent: PagedAttention {
+    /// Blocks of states, each of which has a part for every recurrent layer.
+    type StateArena: BlockArena;
+
+    /// `parts`: elements of each part.
+    fn new_state_arena(&self, parts: &[usize]) -> Self::StateArena;
+
+    /// Convolves the tokens of each sequence. The state of a sequence is its last `kernel − 1` inputs, `[kernel − 1, channels]`. `x`
+    /// and the result are `[1, tokens, 1, channels]`.
+    ///
+    /// # Errors
+    /// If a block has no memory, or sizes do not fit; nothing is written then.
+    fn causal_conv(
+        &self,
+        conv: &CausalConv<Self>,
+        states: StatePart<'_, Self>,
+        x: &Tensor<Self>,
+    ) -> Result<Tensor<Self>>;
+}
+
+/// A convolution of each channel over a token and those before it: `out[t] = bias + Σ weight[i] · x[t − (kernel − 1) + i]`.
+#[derive(Debug)]
+pub struct CausalConv<B: Backend> {
+    /// `[kernel, channels]`; the last row is the weight of the token itself.
+    pub weight: B::Vector,
+    pub bias: Option<B::Vector>,
+    /// Tokens that an output depends on.
+    pub kernel: usize,
+    pub channels: usize,
+}
+
+impl<B: Backend> CausalConv<B> {
+    /// Elements of a sequence's state.
+    pub fn state_len(&self) -> usize {
+        (self.kernel - 1) * self.channels
+    }
+}
+
+/// One part of the states of a batch's sequences.
+#[derive(Debug)]
+pub struct StatePart<'a, B: Recurrent> {
+    pub arena: &'a mut B::StateArena,
+    pub part: usize,
+    pub sequences: &'a [SequenceStates],
+}
+
+/// Tokens of one sequence in a batch, and its states.
+#[derive(Clone, Copy, Debug)]
+pub struct SequenceStates {
+    /// Index of the first token in the batch.
+    pub offset: usize,
+    pub count: usize,
+    pub update: StateUpdate,
+}
+
+impl SequenceStates {
+    pub(super) fn tokens(&self) -> Range<usize> {
+        self.offset..self.offset + self.count
+    }
+}
+
+/// The error for a block of states that has no memory, or another size.
+pub(super) fn missing_state(id: BlockId) -> ModelError {
+    ModelError::Compute(format!("block {id} of recurrent states has no memory, or other parts"))
+}
