@@ -24,6 +24,8 @@ pub enum Activation {
     QuickGelu,
     /// `max(x, 0)`
     Relu,
+    /// `1 / (1 + e^−x)`
+    Sigmoid,
 }
 
 impl Activation {
@@ -46,6 +48,7 @@ impl Activation {
                     S::fma(half, S::tanh(inner), half)
                 }
                 Self::Relu => S::max(S::splat(0.0), x),
+                Self::Sigmoid => silu::<S>(S::splat(1.0), x),
             }
         }
     }
@@ -80,6 +83,10 @@ impl Activation {
                     S::mul(half, S::fma(x, slope, S::add(one, tanh)))
                 }
                 Self::Relu => is_positive,
+                Self::Sigmoid => {
+                    let sigmoid = silu::<S>(one, x);
+                    S::mul(sigmoid, S::sub(one, sigmoid))
+                }
             }
         }
     }

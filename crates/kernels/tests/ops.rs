@@ -44,8 +44,14 @@ fn values_with_edge_cases(rng: &mut Rng, distribution: Distribution, count: usiz
     x
 }
 
-const ACTIVATIONS: [Activation; 5] =
-    [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::QuickGelu, Activation::Relu];
+const ACTIVATIONS: [Activation; 6] = [
+    Activation::Silu,
+    Activation::Gelu,
+    Activation::GeluTanh,
+    Activation::QuickGelu,
+    Activation::Relu,
+    Activation::Sigmoid,
+];
 
 /// Φ of the normal distribution, by its series; beyond eight standard deviations it is 0 or 1.
 fn normal_cdf(x: f64) -> f64 {
@@ -144,6 +150,7 @@ proptest! {
                         (0.5 * x * (1.0 + inner.tanh()) * y, (x * y).abs() * 10.0 * UNIT)
                     }
                     Activation::Relu => relative(x.max(0.0) * y),
+                    Activation::Sigmoid => relative(y / (1.0 + (-x).exp())),
                 }
             });
             check(threads, &expected, |pool| {

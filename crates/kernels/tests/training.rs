@@ -174,8 +174,14 @@ fn attention_of_texts_and_its_gradient_match_double_precision() {
     }
 }
 
-const ACTIVATIONS: [Activation; 5] =
-    [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::QuickGelu, Activation::Relu];
+const ACTIVATIONS: [Activation; 6] = [
+    Activation::Silu,
+    Activation::Gelu,
+    Activation::GeluTanh,
+    Activation::QuickGelu,
+    Activation::Relu,
+    Activation::Sigmoid,
+];
 
 #[test]
 fn gradients_of_activations_match_finite_differences() {

@@ -67,8 +67,9 @@ pub struct BatchRow<'a> {
     pub embedded: &'a [EmbeddedTokens<'a>],
     /// Position of the first token. The blocks hold the keys and values of all earlier positions that it sees.
     pub start: usize,
-    /// The block table of each group of attention, or one for all of them: blocks of all positions up to the last token. No other row may
-    /// use the blocks of the tokens themselves. In a group with a window, any block may stand for those that no token sees.
+    /// The block table of each group of attention, or one for all of them: blocks of all positions up to the last token. No
+    /// other row may use the blocks of the tokens themselves. In a group with a window, any block may stand for those that no
+    /// token sees.
     pub tables: &'a [Vec<BlockId>],
     /// The states of recurrent layers; `None` if there are no such layers. No other row may use the block that is written.
     pub state: Option<StateUpdate>,

@@ -5,6 +5,7 @@
 //! processes them one by one. Fields have the tensor names of GGUF checkpoints.
 
 mod attention;
+mod delta_net;
 mod encode_pass;
 mod feed_forward;
 mod layer;
@@ -36,7 +37,7 @@ pub use training_pass::{TargetScore, TrainingPass, TrainingText};
 enum StatePlace {
     /// Keys and values: the group, and the index of the layer in it.
     Attention { group: usize, layer: usize },
-    /// The part of the recurrent states.
+    /// The first part of the recurrent states that is the layer's.
     Recurrent { part: usize },
 }
 
@@ -168,7 +169,14 @@ impl<B: Recurrent> Decoder<B> {
 
     /// The adapter, fitted to the projections.
     fn fit_adapter<'a>(&'a self, adapter: &'a PeftAdapter) -> Result<FittedAdapter<'a>> {
-        FittedAdapter::new(adapter, &self.projections, |matrix| self.config.interleaved_heads(matrix))
+        let fitted = FittedAdapter::new(adapter, &self.projections, |matrix| self.config.interleaved_heads(matrix))?;
+        if let Some(matrix) = fitted.matrices().find(|matrix| self.config.is_reordered(matrix)) {
+            return Err(ModelError::Checkpoint(format!(
+                "it adapts {}, whose rows or columns GGUF files have in another order; it needs the base model's safetensors files",
+                matrix.stem
+            )));
+        }
+        Ok(fitted)
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
@@ -293,8 +301,11 @@ fn state_places(config: &DecoderConfig, by_window: bool) -> Vec<StatePlace> {
     let of_attention = groups.iter().enumerate().flat_map(|(group, (_, layers))| {
         layers.iter().enumerate().map(move |(index, layer)| (*layer, StatePlace::Attention { group, layer: index }))
     });
-    let recurrent = config.recurrent_layers().enumerate();
-    let recurrent = recurrent.map(|(part, layer)| (layer, StatePlace::Recurrent { part }));
+    let mut part = 0;
+    let recurrent = config.recurrent_layers().map(|(layer, parts)| {
+        part += parts.len();
+        (layer, StatePlace::Recurrent { part: part - parts.len() })
+    });
     let mut places: Vec<(usize, StatePlace)> = of_attention.chain(recurrent).collect();
     places.sort_by_key(|(layer, _)| *layer);
     places.into_iter().map(|(_, place)| place).collect()

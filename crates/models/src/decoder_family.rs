@@ -4,7 +4,7 @@
 //! converter and graphs of llama.cpp.
 
 use super::nn::rope::RopeLayout;
-use super::peft::{LFM2_MODULES, LLAMA_MODULES, Module};
+use super::peft::{LFM2_MODULES, LLAMA_MODULES, Module, QWEN35_MODULES};
 
 pub use crate::backend::Activation;
 
@@ -22,6 +22,24 @@ pub enum SlidingWindows {
     /// All layers except every n-th, which is the last one of its group.
     AllExceptEvery(usize),
 }
+
+/// Mixers that have a recurrent state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecurrentMixer {
+    ShortConv,
+    DeltaNet,
+}
+
+/// The names of Qwen 3.5's tensors in a layer with a delta network.
+const QWEN35_NAMES: &[(&str, &str)] = &[
+    ("attn_qkv", "linear_attn.in_proj_qkv"),
+    ("attn_gate", "linear_attn.in_proj_z"),
+    ("ssm_alpha", "linear_attn.in_proj_a"),
+    ("ssm_beta", "linear_attn.in_proj_b"),
+    ("ssm_conv1d", "linear_attn.conv1d"),
+    ("ssm_norm", "linear_attn.norm"),
+    ("ssm_out", "linear_attn.out_proj"),
+];
 
 /// The properties in which decoder families differ.
 #[derive(Debug, PartialEq)]
@@ -43,8 +61,7 @@ pub struct DecoderFamily {
     pub qk_norms: bool,
     /// The outputs of attention and feed-forward network are normalized before the residual sum.
     pub post_norms: bool,
-    /// Gemma's conventions: embeddings are scaled by the square root of the width, and Hugging Face stores norm weights
-    /// minus one.
+    /// Gemma's conventions: embeddings are scaled by the square root of the width, and some keys of `config.json` are its own.
     pub gemma: bool,
     pub activation: Activation,
     pub windows: SlidingWindows,
@@ -60,8 +77,12 @@ pub struct DecoderFamily {
     pub head_width: Option<usize>,
     /// The layer count of the one model size whose GGUF files scale queries by width / heads instead of the head width.
     pub width_scaled_layer_count: Option<usize>,
-    /// Layers without attention have a gated short convolution.
-    pub short_convs: bool,
+    /// The mixer of layers without attention.
+    pub recurrent: Option<RecurrentMixer>,
+    /// The output of attention has a gate.
+    pub output_gate: bool,
+    /// Hugging Face stores the weights of most norms minus one.
+    pub zero_centred_norms: bool,
     /// Tensors whose names in Hugging Face's files are not Llama's. The stems are those of GGUF.
     pub tensor_names: &'static [(&'static str, &'static str)],
     /// The modules that adapters may target.
@@ -102,7 +123,9 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     local_rope_base: None,
     head_width: None,
     width_scaled_layer_count: None,
-    short_convs: false,
+    recurrent: None,
+    output_gate: false,
+    zero_centred_norms: false,
     tensor_names: &[],
     adapter_modules: LLAMA_MODULES,
 };
@@ -112,6 +135,7 @@ const GEMMA: DecoderFamily = DecoderFamily {
     model_types: &["gemma"],
     rope: RopeLayout::Halves,
     gemma: true,
+    zero_centred_norms: true,
     activation: Activation::GeluTanh,
     tied_embeddings: true,
     head_width: Some(256),
@@ -187,9 +211,24 @@ pub const FAMILIES: &[DecoderFamily] = &[
         qk_norms: true,
         tied_embeddings: true,
         rope_base: 1_000_000.,
-        short_convs: true,
+        recurrent: Some(RecurrentMixer::ShortConv),
         tensor_names: LFM2_NAMES,
         adapter_modules: LFM2_MODULES,
+        ..LLAMA
+    },
+    DecoderFamily {
+        name: "qwen35",
+        model_types: &["qwen3_5_text"],
+        rope: RopeLayout::Halves,
+        partial_rotary: true,
+        qk_norms: true,
+        head_width: Some(256),
+        rope_base: 10_000_000.,
+        recurrent: Some(RecurrentMixer::DeltaNet),
+        output_gate: true,
+        zero_centred_norms: true,
+        tensor_names: QWEN35_NAMES,
+        adapter_modules: QWEN35_MODULES,
         ..LLAMA
     },
 ];

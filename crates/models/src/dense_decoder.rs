@@ -1,6 +1,6 @@
 //! A dense decoder of known sizes, of which no file is there: what it needs.
 
-use super::backend::{DType, PagedAttention};
+use super::backend::{DType, Recurrent};
 use super::decoder_config::{DecoderConfig, DecoderSizes};
 use super::error::ModelError;
 use super::kv::{KvShape, KvType, blocks_for};
@@ -46,7 +46,7 @@ impl MemoryNeed {
 
 impl DenseDecoder {
     /// The memory of the decoder on a device for a context of this many tokens.
-    pub fn memory<B: PagedAttention>(
+    pub fn memory<B: Recurrent>(
         &self,
         context: usize,
         kv_type: KvType,
@@ -66,7 +66,7 @@ impl DenseDecoder {
     }
 
     /// The bytes of the matrices that a step for one token reads, by their types.
-    pub fn bytes_read_per_token<B: PagedAttention>(&self, backend: &B) -> Vec<(DType, u64)> {
+    pub fn bytes_read_per_token<B: Recurrent>(&self, backend: &B) -> Vec<(DType, u64)> {
         let names = self.names();
         let read = names.iter().filter(|name| self.tied_embeddings || *name != EMBEDDING);
         let matrices = read.filter_map(|name| {

@@ -1,6 +1,6 @@
 //! An upper bound of the memory that a step of a decoder needs besides weights and KV cache.
 
-use super::backend::{AttentionShape, PagedAttention};
+use super::backend::{AttentionShape, Recurrent};
 use super::decoder_config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MoeConfig};
 use super::kv::blocks_for;
 
@@ -20,7 +20,7 @@ pub struct StepLimits {
 /// not used at the same time is added too, because an allocator may not be able to reuse it.
 ///
 /// [`CausalLm::forward`]: super::causal_lm::CausalLm::forward
-pub fn scratch_bytes<B: PagedAttention>(config: &DecoderConfig, backend: &B, limits: &StepLimits) -> u64 {
+pub fn scratch_bytes<B: Recurrent>(config: &DecoderConfig, backend: &B, limits: &StepLimits) -> u64 {
     let StepLimits { tokens, rows, logits } = *limits;
     let vocabulary = config.vocabulary;
     // A thread that samples has a list of all tokens with their weights, and another one for log probabilities.
@@ -31,7 +31,8 @@ pub fn scratch_bytes<B: PagedAttention>(config: &DecoderConfig, backend: &B, lim
     let attention =
         |shape| backend.kv_attention_bytes(&AttentionShape { window: None, ..shape }, tokens, config.context);
     let attention = config.attention().map(|layer| attention(layer.shape())).max().unwrap_or(0);
-    (floats * size_of::<f32>() + tables + attention) as u64
+    let delta_rules = config.delta_nets().map(|net| backend.delta_rule_bytes(&net.shape, tokens, rows));
+    (floats * size_of::<f32>() + tables + attention.max(delta_rules.max().unwrap_or(0))) as u64
 }
 
 /// Floats per token of the angles of rotary embeddings: a cosine and a sine of each rotated pair.
@@ -56,8 +57,10 @@ fn floats_per_token(config: &DecoderConfig) -> usize {
     };
     let of_layer = |LayerConfig { mixer, feed_forward, .. }: &LayerConfig| {
         let queries = match mixer {
+            MixerConfig::Attention(attention) if attention.output_gate => 2 * attention.query_width(),
             MixerConfig::Attention(attention) => attention.query_width(),
             MixerConfig::ShortConv(_) => config.width,
+            MixerConfig::DeltaNet(net) => net.shape.inputs_len(),
         };
         match feed_forward {
             FeedForwardConfig::Dense(dense) => tensors(queries, dense.inner, 5),

@@ -9,7 +9,8 @@ use candle_core::{Device, Tensor};
 /// The options of a tiny model. Larger `blocks` and `width` make it slower.
 #[derive(Clone, Debug)]
 pub struct TinyModel {
-    /// `llama`, `qwen2` (with biases), or `lfm2`, whose first block and every second one from there have a short convolution.
+    /// `llama`, `qwen2` (with biases), `lfm2` or `qwen35`. In the last two, the first block and every second one from there are
+    /// recurrent.
     pub architecture: &'static str,
     pub context: u32,
     pub blocks: usize,
@@ -38,8 +39,11 @@ pub const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + messa
 
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
-/// Tokens that a short convolution depends on.
+/// Tokens that a convolution of a recurrent layer depends on.
 const CONV_KERNEL: usize = 3;
+/// The heads of a delta network: of keys and of values. Together, the heads of each have the width of the model.
+const KEY_HEADS: usize = 2;
+const VALUE_HEADS: usize = 4;
 const MERGES: &[&str] = &[
     "Ġ t", "h e", "Ġt he", "i n", "Ġ a", "e r", "o n", "Ġ s", "r e", "a n", "Ġ w", "n d", "a t", "l l", "l o", "he ll",
     "hell o",
@@ -121,17 +125,24 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
         // Zero blocks have a random generator of their own, so that the other blocks do not depend on them.
         let (random, output_scale) = if block < blocks { (&mut random, 1.) } else { (&mut zero_random, 0.) };
         let mut add = |name: &str, rows: usize, columns: usize| {
-            let is_output = ["attn_output", "shortconv.out_proj", "ffn_down"].contains(&name);
+            let is_output = ["attn_output", "shortconv.out_proj", "ssm_out", "ffn_down"].contains(&name);
             let factor = if is_output { output_scale } else { 1. };
             let scale = factor * 1.5 / (columns as f32).sqrt();
             tensors.push(matrix(&format!("blk.{block}.{name}.weight"), rows, columns, scale, options, random));
         };
         match has_attention(options, block) {
             true => {
-                add("attn_q", width, width);
+                add("attn_q", if options.architecture == "qwen35" { 2 * width } else { width }, width);
                 add("attn_k", kv, width);
                 add("attn_v", kv, width);
                 add("attn_output", width, width);
+            }
+            false if options.architecture == "qwen35" => {
+                add("attn_qkv", 3 * width, width);
+                add("attn_gate", width, width);
+                add("ssm_alpha", VALUE_HEADS, width);
+                add("ssm_beta", VALUE_HEADS, width);
+                add("ssm_out", width, width);
             }
             false => {
                 add("shortconv.in_proj", 3 * width, width);
@@ -141,18 +152,33 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
         add("ffn_gate", inner, width);
         add("ffn_up", inner, width);
         add("ffn_down", width, inner);
-        for name in ["attn_norm", "ffn_norm"] {
+        let ffn_norm = if options.architecture == "qwen35" { "post_attention_norm" } else { "ffn_norm" };
+        for name in ["attn_norm", ffn_norm] {
             tensors.push(vector(&format!("blk.{block}.{name}.weight"), width, 1., random));
         }
-        if options.architecture == "lfm2" && has_attention(options, block) {
+        if is_hybrid(options) && has_attention(options, block) {
             for name in ["attn_q_norm", "attn_k_norm"] {
                 tensors.push(vector(&format!("blk.{block}.{name}.weight"), width / HEADS, 1., random));
             }
         }
         if !has_attention(options, block) {
             let floats = TinyModel { quantized: false, ..*options };
-            let name = format!("blk.{block}.shortconv.conv.weight");
-            tensors.push(matrix(&name, width, CONV_KERNEL, 0.7, &floats, random));
+            let mut conv = |name: &str, channels: usize| {
+                tensors.push(matrix(&format!("blk.{block}.{name}"), channels, CONV_KERNEL, 0.7, &floats, random));
+            };
+            match options.architecture {
+                "qwen35" => conv("ssm_conv1d.weight", 3 * width),
+                _ => conv("shortconv.conv.weight", width),
+            }
+        }
+        if options.architecture == "qwen35" && !has_attention(options, block) {
+            for (name, size, centre) in [
+                ("ssm_a", VALUE_HEADS, -0.5),
+                ("ssm_dt.bias", VALUE_HEADS, 0.),
+                ("ssm_norm.weight", width / VALUE_HEADS, 1.),
+            ] {
+                tensors.push(vector(&format!("blk.{block}.{name}"), size, centre, random));
+            }
         }
         if options.architecture == "qwen2" {
             for (name, size) in [("attn_q", width), ("attn_k", kv), ("attn_v", kv)] {
@@ -175,9 +201,13 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
     tensors
 }
 
-/// Whether a block has attention, and not a short convolution.
+fn is_hybrid(options: &TinyModel) -> bool {
+    ["lfm2", "qwen35"].contains(&options.architecture)
+}
+
+/// Whether a block has attention, and is not recurrent.
 fn has_attention(options: &TinyModel, block: usize) -> bool {
-    options.architecture != "lfm2" || block % 2 == 1
+    !is_hybrid(options) || block % 2 == 1
 }
 
 fn matrix(name: &str, rows: usize, columns: usize, scale: f32, options: &TinyModel, random: &mut Random) -> TensorRow {
@@ -224,6 +254,20 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
     let blocks = 0..options.blocks + options.zero_blocks;
     let kv_heads = blocks.map(|block| if has_attention(options, block) { KV_HEADS as u32 } else { 0 });
     match architecture {
+        "qwen35" => {
+            add("qwen35.attention.head_count_kv", 4, &(KV_HEADS as u32).to_le_bytes());
+            let sizes = [
+                ("conv_kernel", CONV_KERNEL),
+                ("state_size", options.width / KEY_HEADS),
+                ("group_count", KEY_HEADS),
+                ("time_step_rank", VALUE_HEADS),
+                ("inner_size", options.width),
+            ];
+            for (key, size) in sizes {
+                add(&format!("qwen35.ssm.{key}"), 4, &(size as u32).to_le_bytes());
+            }
+            add("qwen35.full_attention_interval", 4, &2u32.to_le_bytes());
+        }
         "lfm2" => {
             let kv_heads = array(4, kv_heads.map(|heads| heads.to_le_bytes().to_vec()));
             add("lfm2.attention.head_count_kv", 9, &kv_heads);

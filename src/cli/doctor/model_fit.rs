@@ -9,7 +9,7 @@ use super::machine;
 use super::product_speed::ProductSpeeds;
 use crate::display::format_bytes;
 use crate::engine;
-use crate::models::backend::{DType, PagedAttention};
+use crate::models::backend::{DType, Recurrent};
 use crate::models::decoder_config::DecoderSizes;
 use crate::models::dense_decoder::{DenseDecoder, Quantization};
 use crate::models::devices::Selected;
@@ -67,7 +67,7 @@ impl KnownModel {
 
 /// A row for each model, quantization and context. The needs are those that the server reserves with these settings on this
 /// backend.
-pub(super) fn table<B: PagedAttention>(
+pub(super) fn table<B: Recurrent>(
     settings: &engine::Settings,
     backend: &B,
     speeds: Option<&ProductSpeeds>,
@@ -94,7 +94,7 @@ pub(super) fn table<B: PagedAttention>(
 }
 
 /// The predicted speed of one request with this many tokens in its context.
-fn tokens_per_second<B: PagedAttention>(
+fn tokens_per_second<B: Recurrent>(
     decoder: &DenseDecoder,
     positions: usize,
     speeds: &ProductSpeeds,

@@ -12,7 +12,7 @@ use super::model_card::license;
 use crate::kinds::{Kind, ModelFiles};
 use crate::model_info::ModelInfo;
 use outpost_models::model_files::is_safetensors;
-use outpost_models::safetensors::{read_header, read_json, shards};
+use outpost_models::safetensors::{read_config, read_header, shards};
 
 pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
     let Some(folder) = path.parent() else { return };
@@ -22,7 +22,7 @@ pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
 }
 
 fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
-    let config = json(&folder.join("config.json"))?;
+    let config = read_config(folder).map_err(|error| error.to_string())?;
     let architecture = config.pointer("/architectures/0").or(config.get("model_type")).and_then(Value::as_str);
     info.architecture = architecture.unwrap_or("unknown").to_owned();
     info.license = license(folder);
@@ -50,8 +50,4 @@ pub(super) fn count_weights(files: &[PathBuf], info: &mut ModelInfo) -> Result<(
     info.parameters = kinds.values().sum();
     info.quantization = kinds.into_iter().max_by_key(|(_, elements)| *elements).map(|(kind, _)| kind);
     Ok(())
-}
-
-fn json(path: &Path) -> Result<Value, String> {
-    read_json(path).map_err(|error| error.to_string())
 }

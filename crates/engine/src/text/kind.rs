@@ -50,7 +50,9 @@ impl Model for TextModel {
             }
             ModelFiles::HuggingFace { folder, config } => {
                 let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
-                let is_unnamed = config.pointer("/architectures/0").is_none();
+                // The part for texts of a model for texts and pictures has no name of its own.
+                let is_unnamed = config.pointer("/architectures/0").is_none()
+                    || info.architecture.ends_with("ForConditionalGeneration");
                 let is_known = is_unnamed && decoder_family::find_model_type(model_type).is_some();
                 if !is_known && !info.architecture.ends_with("ForCausalLM") {
                     return false;

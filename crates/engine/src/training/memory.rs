@@ -63,10 +63,15 @@ fn adapter_bytes(config: &DecoderConfig, rank: usize) -> u64 {
     let of_layer = |LayerConfig { mixer, feed_forward, .. }: &LayerConfig| {
         let mixer = match mixer {
             MixerConfig::Attention(attention) => {
-                (width + attention.query_width()) * 2 + (width + attention.kv_width()) * 2
+                let gate = if attention.output_gate { attention.query_width() } else { 0 };
+                gate + (width + attention.query_width()) * 2 + (width + attention.kv_width()) * 2
             }
             // One module for the three inputs, and one for the output.
             MixerConfig::ShortConv(_) => 4 * width + 2 * width,
+            MixerConfig::DeltaNet(net) => {
+                let outputs = net.shape.inputs_len() + net.shape.values_len() + 2 * net.shape.value_heads;
+                5 * width + outputs + net.shape.values_len()
+            }
         };
         // Experts have no adapters.
         mixer + if let FeedForwardConfig::Dense(dense) = feed_forward { (width + dense.inner) * 3 } else { 0 }

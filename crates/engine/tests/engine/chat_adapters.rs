@@ -57,7 +57,13 @@ fn differing<B: Recurrent>(backend: &B, name: &str, tolerance: impl Fn(&str, For
         cases.iter().flat_map(|case| [Format::Safetensors, Format::Gguf].map(|format| (case, format)))
     {
         let model = format.load(case, backend);
-        let adapter = model.load_adapter(&PeftAdapter::open(&fixtures().join(case)).unwrap()).unwrap();
+        let file = PeftAdapter::open(&fixtures().join(case)).unwrap();
+        if (case.as_str(), format) == ("qwen35", Format::Gguf) {
+            let error = model.load_adapter(&file).unwrap_err().to_string();
+            assert!(error.contains("needs the base model's safetensors files"), "{error}");
+            continue;
+        }
+        let adapter = model.load_adapter(&file).unwrap();
         let expected = read_logits(&fixtures().join(format!("{case}.bin")), VOCABULARY);
         let largest = expected.iter().flatten().fold(0f32, |largest, logit| largest.max(logit.abs()));
         let difference = |adapter, size| in_chunks(&model, adapter, prompt, &expected, size) / largest;

@@ -22,7 +22,7 @@ fn tolerance(case: &str, rounds_to_bf16: bool) -> f32 {
 }
 
 /// The format of a checkpoint.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Format {
     Safetensors,
     Gguf,

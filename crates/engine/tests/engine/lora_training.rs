@@ -71,6 +71,7 @@ fn texts(batch: &[Text]) -> Vec<TrainingText> {
 fn peft_name(family: &str, tensor: &str) -> String {
     let (layer, projection) = tensor.strip_prefix("blk.").unwrap().split_once('.').unwrap();
     let name = match projection {
+        "attn_qkv" if family == "qwen35" => "linear_attn.in_proj_qkv",
         "attn_output" if family == "lfm2" => "self_attn.out_proj",
         "ffn_gate" if family == "lfm2" => "feed_forward.w1",
         "ffn_up" if family == "lfm2" => "feed_forward.w3",
@@ -86,6 +87,10 @@ fn peft_name(family: &str, tensor: &str) -> String {
         "ffn_down" => "mlp.down_proj",
         "shortconv.in_proj" => "conv.in_proj",
         "shortconv.out_proj" => "conv.out_proj",
+        "attn_gate" => "linear_attn.in_proj_z",
+        "ssm_alpha" => "linear_attn.in_proj_a",
+        "ssm_beta" => "linear_attn.in_proj_b",
+        "ssm_out" => "linear_attn.out_proj",
         other => panic!("{other}"),
     };
     format!("base_model.model.model.layers.{layer}.{name}")
@@ -394,6 +399,8 @@ fn written_adapters_compute_like_the_trained_parameters() {
         ("gemma2", Format::Safetensors, None),
         ("lfm2", Format::Safetensors, Some(Format::Gguf)),
         ("lfm2", Format::Gguf, Some(Format::Safetensors)),
+        ("qwen35", Format::Safetensors, None),
+        ("qwen35", Format::Gguf, Some(Format::Safetensors)),
     ] {
         let decoder = format.load(name, &candle());
         let parameters = random_parameters(&decoder, 4.5);

@@ -7,8 +7,10 @@ use outpost_engine::{GenerationRequest, Settings};
 use crate::harness::{ChoiceOutput, Rig, greedy, memory, outputs, pieces, request, rig};
 use crate::tiny_model::{self, TinyModel};
 
-/// A short convolution and attention in turns.
-const RECURRENT: TinyModel = TinyModel { architecture: "lfm2", context: 2048, blocks: 4, ..tiny_model::DEFAULT };
+/// Recurrent layers and attention in turns: short convolutions, and delta networks.
+const SHORT_CONV: TinyModel = TinyModel { architecture: "lfm2", context: 2048, blocks: 4, ..tiny_model::DEFAULT };
+const DELTA_NET: TinyModel = TinyModel { architecture: "qwen35", ..SHORT_CONV };
+const MODELS: [TinyModel; 2] = [SHORT_CONV, DELTA_NET];
 
 /// A prompt without repetitions.
 fn prompt(first: u32, count: u32) -> Vec<u32> {
@@ -45,17 +47,18 @@ async fn together(rig: &Rig, requests: &[GenerationRequest]) -> Vec<Vec<ChoiceOu
 async fn output_depends_neither_on_other_requests_nor_on_chunks_drafts_and_cached_states() {
     let requests = requests();
     // A tied random model mostly repeats itself, so its drafts are often right.
-    for (tied, speculate) in [(false, false), (true, true)] {
-        let options = TinyModel { tied, ..RECURRENT };
+    for (model, tied) in MODELS.iter().flat_map(|model| [(model, false), (model, true)]) {
+        let (speculate, options) = (tied, TinyModel { tied, ..model.clone() });
+        let what = format!("{}, speculation {speculate}", options.architecture);
         let expected = alone(&rig(&options, |_| ()), &requests).await;
         let rig = rig(&options, |settings| (settings.speculate, settings.prefill_chunk) = (speculate, 24));
         for round in 0..2 {
-            assert_eq!(together(&rig, &requests).await, expected, "speculation {speculate}, round {round}");
+            assert_eq!(together(&rig, &requests).await, expected, "{what}, round {round}");
         }
-        assert_eq!(alone(&rig, &requests).await, expected, "speculation {speculate}");
+        assert_eq!(alone(&rig, &requests).await, expected, "{what}");
         if speculate {
             let [drafted, accepted] = ["drafted_tokens", "accepted_tokens"].map(|name| rig.counter(name));
-            assert!(drafted > accepted && accepted > 0, "{accepted} of {drafted}: some drafts were rejected");
+            assert!(drafted > accepted && accepted > 0, "{what}: {accepted} of {drafted}; some drafts are rejected");
         }
         rig.wait_until_idle().await;
     }
@@ -63,38 +66,44 @@ async fn output_depends_neither_on_other_requests_nor_on_chunks_drafts_and_cache
 
 #[tokio::test]
 async fn preempted_requests_compute_their_states_again() {
-    let free = rig(&RECURRENT, |_| ());
-    let requests: Vec<_> = (0..4).map(|at| greedy(prompt(at, 20), 200)).collect();
-    let expected = alone(&free, &requests).await;
-    let resident = memory(&free.engine, "weights") + memory(&free.engine, "scratch");
-    // Two layers have keys and values: 4,096 bytes a block. Two have states of 2 · 64 numbers.
-    let tight = rig(&RECURRENT, |settings: &mut Settings| settings.memory_bytes = resident + 30 * 4_096);
-    assert_eq!(together(&tight, &requests).await, expected);
-    assert!(!tight.engine.metrics().contains("outpost_preemptions_total 0\n"), "nothing was preempted");
-    tight.wait_until_idle().await;
+    for model in &MODELS {
+        let free = rig(model, |_| ());
+        let requests: Vec<_> = (0..4).map(|at| greedy(prompt(at, 20), 200)).collect();
+        let expected = alone(&free, &requests).await;
+        let resident = memory(&free.engine, "weights") + memory(&free.engine, "scratch");
+        // Two layers have keys and values: 4,096 bytes a block, and 14 blocks at the end. The state of the two others takes a
+        // block or, in delta networks, five.
+        let blocks = if model.architecture == "qwen35" { 50 } else { 30 };
+        let tight = rig(model, |settings: &mut Settings| settings.memory_bytes = resident + blocks * 4_096);
+        assert_eq!(together(&tight, &requests).await, expected, "{}", model.architecture);
+        let metrics = tight.engine.metrics();
+        assert!(!metrics.contains("outpost_preemptions_total 0\n"), "{}: none was preempted", model.architecture);
+        tight.wait_until_idle().await;
+    }
 }
 
 /// Each turn of a chat computes its new tokens, and at most one block more.
 #[tokio::test]
 async fn a_turn_continues_from_the_state_that_the_turn_before_left() {
-    let chat = rig(&RECURRENT, |_| ());
-    let mut text = prompt(1, 40);
-    for turn in 0..20 {
-        let request = GenerationRequest { logprobs: Some(0), ..greedy(text.clone(), 12) };
-        let ticket = chat.engine.submit(&chat.model, request).unwrap();
-        let all = pieces(ticket.deltas).await.unwrap();
-        let computed = text.len() as u32 - all[0].cached;
-        let bound = if turn == 0 { 40 } else { 23 + 16 };
-        assert!(computed <= bound, "turn {turn} computed {computed} of {} tokens", text.len());
-        // Another conversation, whose states are evicted first if memory is short.
-        chat.run(greedy(prompt(100 + turn, 30), 5)).await;
-        if turn % 6 == 5 {
-            // A project has not seen the turns before.
-            let unseen = GenerationRequest { tenant: u128::from(2 + turn), ..greedy(text.clone(), 12) };
-            let expected = chat.run(unseen).await;
-            assert_eq!(outputs(&all, 1), expected, "turn {turn}");
+    for model in &MODELS {
+        let chat = rig(model, |_| ());
+        let mut text = prompt(1, 40);
+        for turn in 0..20 {
+            let request = GenerationRequest { logprobs: Some(0), ..greedy(text.clone(), 12) };
+            let ticket = chat.engine.submit(&chat.model, request).unwrap();
+            let all = pieces(ticket.deltas).await.unwrap();
+            let computed = text.len() as u32 - all[0].cached;
+            let bound = if turn == 0 { 40 } else { 23 + 16 };
+            assert!(computed <= bound, "turn {turn} computed {computed} of {} tokens", text.len());
+            // Another conversation.
+            chat.run(greedy(prompt(100 + turn, 30), 5)).await;
+            if turn % 6 == 5 {
+                // A project that has not seen the turns before.
+                let unseen = GenerationRequest { tenant: u128::from(2 + turn), ..greedy(text.clone(), 12) };
+                assert_eq!(outputs(&all, 1), chat.run(unseen).await, "{}, turn {turn}", model.architecture);
+            }
+            text.extend(all.iter().flat_map(|piece| &piece.tokens).map(|info| info.token.id));
+            text.extend(prompt(10 + turn, 23));
         }
-        text.extend(all.iter().flat_map(|piece| &piece.tokens).map(|info| info.token.id));
-        text.extend(prompt(10 + turn, 23));
     }
 }

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::interface::{Angles, Backend, LowRankUpdate, Matrix, Tensor};
-use super::types::{AttentionShape, Conv1dShape};
+use super::recurrent::DeltaRuleInputs;
+use super::types::{AttentionShape, Conv1dShape, DeltaRuleShape};
 use crate::error::{ModelError, Result};
 use crate::kv::SequenceSlice;
 
@@ -40,6 +41,17 @@ pub fn causal_conv<B: Backend>(
     let ends = |end, tokens: Range<usize>| (tokens.start == end && !tokens.is_empty()).then_some(tokens.end);
     let fits = x.channels == channels && sequences.into_iter().try_fold(0, ends) == Some(x.rows());
     check(fits, || format!("a convolution of {channels} channels does not take a tensor of {:?}", x.shape()))
+}
+
+/// The inputs of the gated delta rule have the tokens of these sequences, one after another.
+pub fn delta_rule<B: Backend>(
+    shape: &DeltaRuleShape,
+    sequences: impl IntoIterator<Item = Range<usize>>,
+    DeltaRuleInputs { qkv, a, b }: &DeltaRuleInputs<'_, B>,
+) -> Result<()> {
+    causal_conv(shape.inputs_len(), sequences, qkv)?;
+    let fits = [a, b].iter().all(|x| x.channels == shape.value_heads && x.rows() == qkv.rows());
+    check(fits, || format!("gates of {:?} and {:?} do not fit {:?}", a.shape(), b.shape(), qkv.shape()))
 }
 
 /// `x` has a range of rows.

@@ -4,8 +4,9 @@
 //! device of candle. The types that describe shapes and parameters are those of the kernels.
 //!
 //! The interface is [`Backend`], which every device has, and a trait for each group of operations that only some networks
-//! need: [`PagedAttention`], [`Recurrent`], [`Convolutions`], [`TimeConvolutions`]. A network is bound by the traits that it needs, so a device
-//! without convolutions still runs text models. Everything that can be composed of required methods has a default body.
+//! need: [`PagedAttention`], [`Recurrent`], [`Convolutions`], [`TimeConvolutions`]. A network is bound by the traits that it
+//! needs, so a device without convolutions still runs text models. Everything that can be composed of required methods has a
+//! default body.
 //!
 //! Operations return tensors. Buffers that the network passes to each operation would fit kernels but no tensor
 //! library, and each network would have its own set. The CPU takes the memory of tensors from a pool, so a step
@@ -35,11 +36,11 @@ pub use interface::{
     Angles, Backend, FeedForward, LowRankUpdate, Matrix, Norm, Pause, RequestOptions, RoutedTokens, Tensor,
 };
 pub use paged_attention::PagedAttention;
-pub use recurrent::{CausalConv, Recurrent, SequenceStates, StatePart};
+pub use recurrent::{CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, SequenceStates, StatePart};
 pub use routing::Routing;
 pub use time_convolutions::{AdaIn, ChannelActivation, TimeConvolutions};
 pub use types::{
-    Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, Isa, NormKind, Pool, RopeLayout,
-    dequantise,
+    Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, DeltaRuleShape, Isa, NormKind, Pool,
+    RopeLayout, dequantise,
 };
 pub(crate) use types::{Dropout, LstmRecurrence, LstmState, TargetLogit, cross_entropy};

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::interface::{Backend, Tensor};
 use super::paged_attention::PagedAttention;
+use super::types::DeltaRuleShape;
 use crate::block_arena::{BlockArena, BlockId};
 use crate::error::{ModelError, Result};
 use crate::state_layout::StateUpdate;
@@ -16,8 +17,8 @@ pub trait Recurrent: PagedAttention {
     /// `parts`: elements of each part.
     fn new_state_arena(&self, parts: &[usize]) -> Self::StateArena;
 
-    /// Convolves the tokens of each sequence. The state of a sequence is its last `kernel − 1` inputs, `[kernel − 1, channels]`. `x`
-    /// and the result are `[1, tokens, 1, channels]`.
+    /// Convolves the tokens of each sequence. The state of a sequence is its last `kernel − 1` inputs,
+    /// `[kernel − 1, channels]`. `x` and the result are `[1, tokens, 1, channels]`.
     ///
     /// # Errors
     /// If a block has no memory, or sizes do not fit; nothing is written then.
@@ -27,6 +28,21 @@ pub trait Recurrent: PagedAttention {
         states: StatePart<'_, Self>,
         x: &Tensor<Self>,
     ) -> Result<Tensor<Self>>;
+
+    /// The gated delta rule over the tokens of each sequence: `[1, tokens, 1, values_len]`. The state of a sequence has
+    /// [`DeltaRuleShape::state_len`] elements, in an order of the device.
+    ///
+    /// # Errors
+    /// If a block has no memory, or sizes do not fit; nothing is written then.
+    fn delta_rule(
+        &self,
+        rule: &DeltaRule<Self>,
+        states: StatePart<'_, Self>,
+        inputs: DeltaRuleInputs<'_, Self>,
+    ) -> Result<Tensor<Self>>;
+
+    /// An upper bound of the temporary bytes of [`Self::delta_rule`] for `tokens` tokens in total, in so many sequences.
+    fn delta_rule_bytes(&self, shape: &DeltaRuleShape, tokens: usize, sequences: usize) -> usize;
 }
 
 /// A convolution of each channel over a token and those before it: `out[t] = bias + Σ weight[i] · x[t − (kernel − 1) + i]`.
@@ -47,6 +63,29 @@ impl<B: Backend> CausalConv<B> {
     }
 }
 
+/// The gated delta rule (Yang et al. 2024, <https://arxiv.org/abs/2412.06464>). The state of each head of values is a matrix
+/// `S`, which a token changes to `factor · S + k ⊗ weight · (v − factor · Sᵀk)`; its output is `Sᵀq`. Queries are scaled to the
+/// length `1 / √key_width`, and keys to the length 1.
+#[derive(Debug)]
+pub struct DeltaRule<B: Backend> {
+    pub shape: DeltaRuleShape,
+    /// The factor of the state is `exp(decay · softplus(a + bias))`: `[value_heads]`, negative.
+    pub decay: B::Vector,
+    /// `[value_heads]`
+    pub bias: B::Vector,
+}
+
+/// What the gated delta rule computes with, for each token of a batch.
+#[derive(Debug)]
+pub struct DeltaRuleInputs<'a, B: Backend> {
+    /// Queries, keys and values: `[1, tokens, 1, inputs_len]`.
+    pub qkv: Tensor<B>,
+    /// `[1, tokens, 1, value_heads]`
+    pub a: &'a Tensor<B>,
+    /// The weight of an update is `sigmoid(b)`: `[1, tokens, 1, value_heads]`.
+    pub b: &'a Tensor<B>,
+}
+
 /// One part of the states of a batch's sequences.
 #[derive(Debug)]
 pub struct StatePart<'a, B: Recurrent> {
@@ -62,6 +101,13 @@ pub struct SequenceStates {
     pub offset: usize,
     pub count: usize,
     pub update: StateUpdate,
+}
+
+impl<B: Recurrent> StatePart<'_, B> {
+    /// The part that comes so many parts after this one.
+    pub fn offset(&mut self, parts: usize) -> StatePart<'_, B> {
+        StatePart { arena: self.arena, part: self.part + parts, sequences: self.sequences }
+    }
 }
 
 impl SequenceStates {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::backend::{Angles, AttentionShape, Candle, Norm, PagedAttention, RopeLayout, Tensor};
+use crate::backend::{Activation, Angles, AttentionShape, Candle, Norm, PagedAttention, RopeLayout, Tensor};
 use crate::decoder_config::{AttentionConfig, DecoderConfig};
 use crate::error::{ModelError, Result};
 use crate::nn::{Context, Linear};
@@ -29,30 +29,42 @@ pub(super) struct Attention<B: PagedAttention> {
     /// Which of the decoder's rotary embeddings rotates queries and keys.
     rope: Option<usize>,
     rope_layout: RopeLayout,
+    /// The rows of `attn_q` alternate between the queries of a head and its gate.
+    output_gate: bool,
+}
+
+/// Queries, keys and values after RoPE, and the gate of the output if there is one.
+struct Projected<B: PagedAttention> {
+    q: Tensor<B>,
+    k: Tensor<B>,
+    v: Tensor<B>,
+    gate: Option<Tensor<B>>,
 }
 
 impl<B: PagedAttention> Attention<B> {
     pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &AttentionConfig) -> Result<Self> {
         let DecoderConfig { width, epsilon, norm_weight_offset: offset, .. } = *config;
-        let AttentionConfig { head_width, rope, rope_layout, .. } = *plan;
+        let AttentionConfig { head_width, rope, rope_layout, output_gate, .. } = *plan;
         let (queries, kv) = (plan.query_width(), plan.kv_width());
+        let query_rows = if output_gate { 2 * queries } else { queries };
         let stem = |suffix: &str| format!("blk.{index}.{suffix}");
         // Queries, keys and values may be fused in one tensor, in this order.
         let projection = |suffix: &str, first: usize, rows: usize| {
-            let fused = Candidate { stem: stem("attn_qkv"), first, total: queries + 2 * kv };
+            let fused = Candidate { stem: stem("attn_qkv"), first, total: query_rows + 2 * kv };
             loader.linear(&[Candidate::whole(stem(suffix), rows), fused], rows, width, plan.biases)
         };
         let norm = |suffix: &str| Norm::load_rms_norm(loader, &stem(suffix), head_width, epsilon, offset);
         let qk_norms = || Ok::<_, ModelError>([norm("attn_q_norm")?, norm("attn_k_norm")?]);
         Ok(Self {
-            attn_q: projection("attn_q", 0, queries)?,
-            attn_k: projection("attn_k", queries, kv)?,
-            attn_v: projection("attn_v", queries + kv, kv)?,
+            attn_q: projection("attn_q", 0, query_rows)?,
+            attn_k: projection("attn_k", query_rows, kv)?,
+            attn_v: projection("attn_v", query_rows + kv, kv)?,
             attn_output: loader.linear(&[Candidate::whole(stem("attn_output"), width)], width, queries, false)?,
             qk_norms: plan.qk_norms.then(qk_norms).transpose()?,
             shape: plan.shape(),
             rope,
             rope_layout,
+            output_gate,
         })
     }
 
@@ -64,10 +76,10 @@ impl<B: PagedAttention> Attention<B> {
         angles: &[Angles<B>],
         KvLayer { arena, batch, layer }: KvLayer<'_, B>,
     ) -> Result<Tensor<B>> {
-        let [q, k, v] = self.project(ctx, &normed, angles)?;
+        let Projected { q, k, v, gate } = self.project(ctx, &normed, angles)?;
         drop(normed);
         ctx.write_kv(arena, layer, batch, [&k, &v])?;
-        ctx.kv_attention(arena, layer, batch, &self.shape, &q)
+        gated(ctx, ctx.kv_attention(arena, layer, batch, &self.shape, &q)?, gate)
     }
 
     /// Projects attention back to the residual stream.
@@ -75,9 +87,13 @@ impl<B: PagedAttention> Attention<B> {
         self.attn_output.forward(ctx, attention)
     }
 
-    /// Computes queries, keys and values after RoPE.
-    fn project(&self, ctx: &Context<'_, B>, normed: &Tensor<B>, angles: &[Angles<B>]) -> Result<[Tensor<B>; 3]> {
+    fn project(&self, ctx: &Context<'_, B>, normed: &Tensor<B>, angles: &[Angles<B>]) -> Result<Projected<B>> {
         let [mut q, mut k, v] = Linear::forward_all(ctx, [&self.attn_q, &self.attn_k, &self.attn_v], normed)?;
+        let mut gate = None;
+        if self.output_gate {
+            let [queries, gates] = self.split_queries(ctx, q)?;
+            (q, gate) = (queries, Some(gates));
+        }
         if let Some([q_norm, k_norm]) = &self.qk_norms {
             (q, k) = (ctx.norm(q_norm, &q)?, ctx.norm(k_norm, &k)?);
         }
@@ -85,8 +101,27 @@ impl<B: PagedAttention> Attention<B> {
             ctx.rope(&mut q, self.shape.heads, self.rope_layout, angles)?;
             ctx.rope(&mut k, self.shape.kv_heads, self.rope_layout, angles)?;
         }
-        Ok([q, k, v])
+        Ok(Projected { q, k, v, gate })
     }
+
+    /// Splits the products of `attn_q` into queries and gates.
+    fn split_queries(&self, ctx: &Context<'_, B>, products: Tensor<B>) -> Result<[Tensor<B>; 2]> {
+        let AttentionShape { heads, width, .. } = self.shape;
+        let tokens = products.rows();
+        let parts = ctx.reshape(products, [1, 2 * tokens * heads, 1, width])?;
+        let part = |first: usize| {
+            let rows: Vec<usize> = (first..2 * tokens * heads).step_by(2).collect();
+            ctx.reshape(ctx.gather_rows(&parts, &rows)?, [1, tokens, 1, heads * width])
+        };
+        Ok([part(0)?, part(1)?])
+    }
+}
+
+/// `attention · sigmoid(gate)`
+fn gated<B: PagedAttention>(ctx: &Context<'_, B>, attention: Tensor<B>, gate: Option<Tensor<B>>) -> Result<Tensor<B>> {
+    let Some(mut gate) = gate else { return Ok(attention) };
+    ctx.activate(Activation::Sigmoid, &mut gate, Some(&attention))?;
+    Ok(gate)
 }
 
 impl Attention<Candle> {
@@ -98,7 +133,7 @@ impl Attention<Candle> {
         texts: &[Range<usize>],
         angles: &[Angles<Candle>],
     ) -> Result<Tensor<Candle>> {
-        let [q, k, v] = self.project(ctx, normed, angles)?;
-        ctx.text_attention(texts, &self.shape, [&q, &k, &v])
+        let Projected { q, k, v, gate } = self.project(ctx, normed, angles)?;
+        gated(ctx, ctx.text_attention(texts, &self.shape, [&q, &k, &v])?, gate)
     }
 }

@@ -2,6 +2,7 @@
 //! normalized residual stream and add to it.
 
 use super::attention::{Attention, KvLayer};
+use super::delta_net::DeltaNet;
 use super::feed_forward::FeedForward;
 use super::short_conv::ShortConv;
 use crate::backend::{Angles, Backend, Norm, Recurrent, StatePart, Tensor};
@@ -33,6 +34,7 @@ pub(super) struct DecoderLayer<B: Recurrent> {
 pub(super) enum Mixer<B: Recurrent> {
     Attention(Attention<B>),
     ShortConv(ShortConv<B>),
+    DeltaNet(DeltaNet<B>),
 }
 
 /// Where a layer keeps what later tokens need of those of a step.
@@ -46,6 +48,7 @@ impl<B: Recurrent> Mixer<B> {
         match plan {
             MixerConfig::Attention(plan) => Attention::load(loader, config, index, plan).map(Self::Attention),
             MixerConfig::ShortConv(plan) => ShortConv::load(loader, config.width, index, plan).map(Self::ShortConv),
+            MixerConfig::DeltaNet(plan) => DeltaNet::load(loader, config, index, plan).map(Self::DeltaNet),
         }
     }
 
@@ -61,6 +64,7 @@ impl<B: Recurrent> Mixer<B> {
         match (self, state) {
             (Self::Attention(attention), LayerState::Attention(kv)) => attention.forward(ctx, normed, angles, kv),
             (Self::ShortConv(conv), LayerState::Recurrent(states)) => conv.forward(ctx, &normed, states),
+            (Self::DeltaNet(net), LayerState::Recurrent(states)) => net.forward(ctx, &normed, states),
             _ => Err(ModelError::Compute("a layer got the state of a layer of another kind".to_owned())),
         }
     }
@@ -70,6 +74,7 @@ impl<B: Recurrent> Mixer<B> {
         match self {
             Self::Attention(attention) => attention.output(ctx, mixed),
             Self::ShortConv(conv) => conv.output(ctx, mixed),
+            Self::DeltaNet(net) => net.output(ctx, mixed),
         }
     }
 }
@@ -79,11 +84,14 @@ impl<B: Recurrent> DecoderLayer<B> {
         let DecoderConfig { width, epsilon, norm_weight_offset: offset, .. } = *config;
         let norm = |suffix: &str| Norm::load_rms_norm(loader, &format!("blk.{index}.{suffix}"), width, epsilon, offset);
         let post_norm = |suffix: &str| plan.post_norms.then(|| norm(suffix)).transpose();
+        // GGUF files of Qwen 3.5 have transformers' name.
+        let has_other_name = !plan.post_norms && loader.has(&format!("blk.{index}.post_attention_norm"));
+        let ffn_norm = if has_other_name { "post_attention_norm" } else { "ffn_norm" };
         Ok(Self {
             attn_norm: norm("attn_norm")?,
             mixer: Mixer::load(loader, config, index, &plan.mixer)?,
             post_attention_norm: post_norm("post_attention_norm")?,
-            ffn_norm: norm("ffn_norm")?,
+            ffn_norm: norm(ffn_norm)?,
             feed_forward: FeedForward::load(loader, width, index, &plan.feed_forward)?,
             post_ffw_norm: post_norm("post_ffw_norm")?,
         })

@@ -26,16 +26,7 @@ impl<B: Recurrent> ShortConv<B> {
             let fused = Candidate { stem: stem("in_proj"), first: part * width, total: 3 * width };
             loader.linear(&[fused], width, width, biases)
         };
-        let by_channel = loader.channel_convolution(&stem("conv"), width, kernel)?;
-        let weight = (0..kernel).flat_map(|step| by_channel.iter().skip(step).step_by(kernel)).copied().collect();
-        let bias = if biases { Some(loader.bias(&stem("conv"), width)?) } else { None };
-        let backend = loader.backend();
-        let conv = CausalConv {
-            weight: backend.vector(weight)?,
-            bias: bias.map(|bias| backend.vector(bias)).transpose()?,
-            kernel,
-            channels: width,
-        };
+        let conv = loader.causal_conv(&stem("conv"), width, kernel, biases)?;
         let output = loader.linear(&[Candidate::whole(stem("out_proj"), width)], width, width, biases)?;
         Ok(Self { inputs: [input(0)?, input(1)?, input(2)?], conv, output })
     }

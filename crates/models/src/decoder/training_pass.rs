@@ -224,6 +224,7 @@ fn layer_graph(
     let mixed = match &layer.mixer {
         Mixer::Attention(attention) => attention.forward_texts(ctx, &normed, &pass.texts, &pass.angles)?,
         Mixer::ShortConv(conv) => conv.forward_texts(ctx, &normed, &pass.texts)?,
+        Mixer::DeltaNet(net) => net.forward_texts(ctx, &normed, &pass.texts)?,
     };
     let y = layer.finish(ctx, &mut x, &mixed)?;
     ctx.add(&mut x, &y)?;

@@ -5,11 +5,12 @@ use serde_json::Value;
 
 use super::rope_from_config_json::ropes;
 use super::{
-    AttentionConfig, DecoderConfig, DenseConfig, FeedForwardConfig, LayerConfig, MixerConfig, MoeConfig,
-    ShortConvConfig,
+    AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, MixerConfig,
+    MoeConfig, ShortConvConfig,
 };
+use crate::backend::DeltaRuleShape;
 use crate::config_json::ConfigJson;
-use crate::decoder_family::{self, Activation, DecoderFamily, SlidingWindows};
+use crate::decoder_family::{self, Activation, DecoderFamily, RecurrentMixer, SlidingWindows};
 use crate::error::{ModelError, Result, reject_config};
 use crate::nn::rope::RopeLayout;
 use crate::safetensors::ModelFolder;
@@ -50,13 +51,14 @@ impl DecoderConfig {
             biases: family.biases || config.flag("attention_bias")?.unwrap_or(false),
             scale: scale_width.unwrap_or(head_width as f32).sqrt().recip(),
             soft_cap: soft_cap("attn_logit_softcapping")?,
+            output_gate: config.flag("attn_output_gate")?.unwrap_or(family.output_gate),
         };
         Self {
             width,
             vocabulary: vocabulary(folder)?,
             context: config.required("max_position_embeddings", 1 << 24)?,
-            epsilon: config.required_float(if family.short_convs { "norm_eps" } else { "rms_norm_eps" })?,
-            norm_weight_offset: if family.gemma { 1. } else { 0. },
+            epsilon: config.required_float(if is_lfm2(family) { "norm_eps" } else { "rms_norm_eps" })?,
+            norm_weight_offset: if family.zero_centred_norms { 1. } else { 0. },
             layers: layers(&config, family, (layer_count, ropes.len()), attention)?,
             ropes,
             embedding_scale: if family.gemma { (width as f32).sqrt() } else { 1. },
@@ -88,9 +90,13 @@ fn head_width(config: &ConfigJson<'_>, family: &DecoderFamily, width: usize, hea
     }
 }
 
+fn is_lfm2(family: &DecoderFamily) -> bool {
+    family.recurrent == Some(RecurrentMixer::ShortConv)
+}
+
 /// LFM2's own files have `tie_embedding`.
 fn tied_embeddings(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<bool> {
-    let own = if family.short_convs { config.flag("tie_embedding")? } else { None };
+    let own = if is_lfm2(family) { config.flag("tie_embedding")? } else { None };
     Ok(config.flag("tie_word_embeddings")?.or(own).unwrap_or(family.tied_embeddings))
 }
 
@@ -141,20 +147,20 @@ fn layers(
     attention: AttentionConfig,
 ) -> Result<Vec<LayerConfig>> {
     let activation = activation(config, family)?;
-    let inner = if family.short_convs { lfm2_inner(config)? } else { config.required("intermediate_size", 1 << 20)? };
+    let inner = if is_lfm2(family) { lfm2_inner(config)? } else { config.required("intermediate_size", 1 << 20)? };
     let dense = FeedForwardConfig::Dense(DenseConfig { inner, activation, fused_gate_up: family.fused_gate_up });
     let sparse = experts(config, family, activation)?.map(FeedForwardConfig::Sparse);
     let dense_layers = config.list("mlp_only_layers", |item| item.as_u64())?.unwrap_or_default();
     let step = config.integer("decoder_sparse_step", 1 << 10)?.unwrap_or(1);
     let rotates = rotates(config, family, layer_count)?;
     let windows = windows(config, family, &rotates)?;
-    let short_convs = short_convs(config, family, layer_count)?;
+    let recurrent = recurrent_mixers(config, family, layer_count)?;
     let layer = |(layer, (rotates, window)): (usize, (bool, Option<usize>))| {
         let rope = rotates.then_some(if window.is_some() { ropes - 1 } else { 0 });
         let is_sparse = !dense_layers.contains(&(layer as u64)) && (layer + 1).is_multiple_of(step);
         LayerConfig {
-            mixer: match short_convs.get(layer).copied().flatten() {
-                Some(conv) => MixerConfig::ShortConv(conv),
+            mixer: match recurrent.get(layer).copied().flatten() {
+                Some(mixer) => mixer,
                 None => MixerConfig::Attention(AttentionConfig { window, rope, ..attention }),
             },
             feed_forward: sparse.filter(|_| is_sparse).unwrap_or(dense),
@@ -180,32 +186,56 @@ fn lfm2_inner(config: &ConfigJson<'_>) -> Result<usize> {
     Ok(inner.next_multiple_of(multiple.max(1)))
 }
 
-/// The convolutions of LFM2's layers that have no attention, by `layer_types`, or by `full_attn_idxs` in older files.
-fn short_convs(
+/// The mixers of the layers that have no attention: those of another type in `layer_types`. Older files have
+/// `full_attn_idxs` (LFM2) or `full_attention_interval` (Qwen 3.5).
+fn recurrent_mixers(
     config: &ConfigJson<'_>,
     family: &DecoderFamily,
     layer_count: usize,
-) -> Result<Vec<Option<ShortConvConfig>>> {
-    if !family.short_convs {
-        return Ok(vec![None; layer_count]);
-    }
-    let conv = ShortConvConfig {
-        kernel: config.integer("conv_L_cache", 1 << 8)?.unwrap_or(3),
-        biases: config.flag("conv_bias")?.unwrap_or(false),
+) -> Result<Vec<Option<MixerConfig>>> {
+    let (own_type, mixer) = match family.recurrent {
+        None => return Ok(vec![None; layer_count]),
+        Some(RecurrentMixer::ShortConv) => ("conv", MixerConfig::ShortConv(short_conv(config)?)),
+        Some(RecurrentMixer::DeltaNet) => ("linear_attention", MixerConfig::DeltaNet(delta_net(config)?)),
     };
     if let Some(types) = config.list("layer_types", Value::as_str)? {
         if types.len() != layer_count {
             return reject_config(format!("layer_types has {} entries for {layer_count} layers", types.len()));
         }
         let mixer = |kind| match kind {
-            "conv" => Ok(Some(conv)),
             "full_attention" => Ok(None),
+            kind if kind == own_type => Ok(Some(mixer)),
             other => reject_config(format!("layers of type {other} are not supported")),
         };
         return types.into_iter().map(mixer).collect();
     }
-    let attention = config.list("full_attn_idxs", Value::as_u64)?.unwrap_or_else(|| (0..layer_count as u64).collect());
-    Ok((0..layer_count as u64).map(|layer| (!attention.contains(&layer)).then_some(conv)).collect())
+    let interval = config.integer_or("full_attention_interval", 4, 1 << 10)?;
+    let indices = config.list("full_attn_idxs", Value::as_u64)?;
+    let has_attention = |layer: usize| match (family.recurrent, &indices) {
+        (Some(RecurrentMixer::DeltaNet), _) => (layer + 1).is_multiple_of(interval),
+        (_, Some(indices)) => indices.contains(&(layer as u64)),
+        _ => true,
+    };
+    Ok((0..layer_count).map(|layer| (!has_attention(layer)).then_some(mixer)).collect())
+}
+
+fn short_conv(config: &ConfigJson<'_>) -> Result<ShortConvConfig> {
+    Ok(ShortConvConfig {
+        kernel: config.integer_or("conv_L_cache", 3, 1 << 8)?,
+        biases: config.flag("conv_bias")?.unwrap_or(false),
+    })
+}
+
+fn delta_net(config: &ConfigJson<'_>) -> Result<DeltaNetConfig> {
+    let shape = DeltaRuleShape {
+        key_heads: config.integer_or("linear_num_key_heads", 16, 1 << 10)?,
+        value_heads: config.integer_or("linear_num_value_heads", 32, 1 << 10)?,
+        key_width: config.integer_or("linear_key_head_dim", 128, 1 << 12)?,
+        value_width: config.integer_or("linear_value_head_dim", 128, 1 << 12)?,
+        tiled: false,
+    };
+    let kernel = config.integer_or("linear_conv_kernel_dim", 4, 1 << 8)?;
+    Ok(DeltaNetConfig { shape, kernel, logarithmic_decay: true })
 }
 
 /// Which layers have a rotary embedding. In `no_rope_layers`, one means that a layer has it.

@@ -2,10 +2,11 @@
 //! llama.cpp's `llama-arch.cpp` describe the keys.
 
 use super::{
-    AttentionConfig, DecoderConfig, DenseConfig, FeedForwardConfig, LayerConfig, MixerConfig, MoeConfig,
-    ShortConvConfig,
+    AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, MixerConfig,
+    MoeConfig, ShortConvConfig,
 };
-use crate::decoder_family::{self, DecoderFamily, SlidingWindows};
+use crate::backend::DeltaRuleShape;
+use crate::decoder_family::{self, DecoderFamily, RecurrentMixer, SlidingWindows};
 use crate::error::{ModelError, reject_config};
 use crate::gguf::{ArchitectureMetadata, Array, Header, Value};
 use crate::nn::rope::{LongRope, RopeScaling, RopeSpec, Yarn, yarn_magnitude};
@@ -34,6 +35,9 @@ const UNSUPPORTED_KEYS: &[&str] = &[
     "use_parallel_residual",
 ];
 
+/// Keys of features that do not change the results of Qwen 3.5 for texts.
+const HARMLESS_FOR_TEXT: &[&str] = &["nextn_predict_layers", "rope.dimension_sections"];
+
 impl DecoderConfig {
     /// Reads the configuration from the header of a GGUF file.
     pub fn from_gguf(header: &Header) -> Result<Self, ModelError> {
@@ -48,7 +52,7 @@ impl DecoderConfig {
             ))
         })?;
         let keys = ArchitectureMetadata { metadata, architecture: name };
-        reject_unsupported(&keys)?;
+        reject_unsupported(&keys, family)?;
         let width = keys.required("embedding_length", 1 << 16)?;
         let heads = keys.required("attention.head_count", 1 << 10)?;
         if !keys.has("attention.key_length") && !width.is_multiple_of(heads) {
@@ -61,7 +65,11 @@ impl DecoderConfig {
                 "value heads of width {value_width} with key heads of width {head_width} are not supported"
             ));
         }
-        let layer_count = keys.required("block_count", 1 << 10)?;
+        let blocks = keys.required("block_count", 1 << 10)?;
+        let layer_count = header.layer_count().and_then(|layers| usize::try_from(layers).ok()).unwrap_or(blocks);
+        if layer_count == 0 {
+            return reject_config(format!("all of {blocks} layers only draft"));
+        }
         let kv_heads = kv_heads(&keys, heads, layer_count)?;
         let scale_width = if family.width_scaled_layer_count == Some(layer_count) { width / heads } else { head_width };
         let attention = AttentionConfig {
@@ -75,6 +83,7 @@ impl DecoderConfig {
             biases: family.biases,
             scale: keys.nonzero_float("attention.scale")?.unwrap_or((scale_width as f32).sqrt().recip()),
             soft_cap: keys.nonzero_float("attn_logit_softcapping")?,
+            output_gate: family.output_gate,
         };
         Self {
             width,
@@ -93,7 +102,7 @@ impl DecoderConfig {
     }
 }
 
-fn reject_unsupported(keys: &ArchitectureMetadata<'_>) -> Result<(), ModelError> {
+fn reject_unsupported(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<(), ModelError> {
     let is_off = |key: &str, value: &Value| match value {
         Value::Bool(flag) => !flag,
         Value::Float(number) => *number == 0. || (*number == 1. && key.ends_with("_scale")),
@@ -102,7 +111,9 @@ fn reject_unsupported(keys: &ArchitectureMetadata<'_>) -> Result<(), ModelError>
         Value::Signed(number) => *number == 0,
         _ => false,
     };
-    for key in UNSUPPORTED_KEYS {
+    // Sections of the rotary embedding have the same positions in a text, and layers that only draft are not read.
+    let is_read = |key: &str| family.recurrent == Some(RecurrentMixer::DeltaNet) && HARMLESS_FOR_TEXT.contains(&key);
+    for key in UNSUPPORTED_KEYS.iter().filter(|key| !is_read(key)) {
         let name = keys.key(key);
         if let Some(value) = keys.metadata.get(&name)
             && !is_off(key, value)
@@ -237,22 +248,51 @@ fn layers(
     let feed_forward = feed_forward(keys, family)?;
     let window = window(keys, family)?;
     let windowed = windowed_layers(keys, family, layer_count)?;
-    let short_conv = match family.short_convs {
-        true => Some(ShortConvConfig { kernel: keys.required("shortconv.l_cache", 1 << 8)?, biases: false }),
-        false => None,
+    let recurrent = recurrent_mixer(keys, family)?;
+    let interval = keys.optional("full_attention_interval", 4, 1 << 10)?;
+    let has_attention = |layer: usize, kv_heads: usize| match recurrent {
+        Some(MixerConfig::DeltaNet(_)) => (layer + 1).is_multiple_of(interval),
+        _ => kv_heads > 0,
     };
     let layer = |(layer, kv_heads): (usize, &usize)| {
         let window = window.filter(|_| windowed.get(layer).copied().unwrap_or(false));
         let rotates = family.no_rope_every.is_none_or(|every| !(layer + 1).is_multiple_of(every));
         let rope = if window.is_some() && family.local_rope_base.is_some() { 1 } else { 0 };
         let rope = rotates.then_some(rope);
-        let mixer = match short_conv.filter(|_| *kv_heads == 0) {
-            Some(conv) => MixerConfig::ShortConv(conv),
+        let mixer = match recurrent.filter(|_| !has_attention(layer, *kv_heads)) {
+            Some(mixer) => mixer,
             None => MixerConfig::Attention(AttentionConfig { window, rope, kv_heads: *kv_heads, ..attention }),
         };
         LayerConfig { mixer, feed_forward, post_norms: family.post_norms }
     };
     Ok(kv_heads.iter().enumerate().map(layer).collect())
+}
+
+/// The mixer of layers without attention.
+fn recurrent_mixer(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<Option<MixerConfig>, ModelError> {
+    Ok(match family.recurrent {
+        None => None,
+        Some(RecurrentMixer::ShortConv) => {
+            let kernel = keys.required("shortconv.l_cache", 1 << 8)?;
+            Some(MixerConfig::ShortConv(ShortConvConfig { kernel, biases: false }))
+        }
+        Some(RecurrentMixer::DeltaNet) => {
+            let value_heads = keys.required("ssm.time_step_rank", 1 << 10)?;
+            let values = keys.required("ssm.inner_size", 1 << 20)?;
+            if !values.is_multiple_of(value_heads) {
+                return reject_config(format!("{values} values do not divide into {value_heads} heads"));
+            }
+            let shape = DeltaRuleShape {
+                key_heads: keys.required("ssm.group_count", 1 << 10)?,
+                value_heads,
+                key_width: keys.required("ssm.state_size", 1 << 12)?,
+                value_width: values / value_heads,
+                tiled: true,
+            };
+            let kernel = keys.required("ssm.conv_kernel", 1 << 8)?;
+            Some(MixerConfig::DeltaNet(DeltaNetConfig { shape, kernel, logarithmic_decay: false }))
+        }
+    })
 }
 
 /// The sliding window. Zero means none. A window that is not smaller than the context has no effect and is ignored for

@@ -10,7 +10,7 @@ mod rope_from_config_json;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::backend::AttentionShape;
+use super::backend::{AttentionShape, DeltaRuleShape};
 use super::decoder_family::Activation;
 use super::kv::{KvShape, KvType};
 use super::nn::rope::{RopeLayout, RopeScaling, RopeSpec};
@@ -56,6 +56,7 @@ pub struct LayerConfig {
 pub enum MixerConfig {
     Attention(AttentionConfig),
     ShortConv(ShortConvConfig),
+    DeltaNet(DeltaNetConfig),
 }
 
 /// A gated convolution over the last few tokens.
@@ -87,6 +88,18 @@ pub struct AttentionConfig {
     pub scale: f32,
     /// Soft cap of the scores: `cap * tanh(x / cap)`.
     pub soft_cap: Option<f32>,
+    /// The output of each head is multiplied by the sigmoid of a gate, whose rows the query projection has, too.
+    pub output_gate: bool,
+}
+
+/// A gated delta network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaNetConfig {
+    pub shape: DeltaRuleShape,
+    /// Tokens that an output of the convolution depends on.
+    pub kernel: usize,
+    /// The checkpoint has the logarithm of the negative decay, and not the decay.
+    pub logarithmic_decay: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,6 +156,7 @@ impl DecoderSizes {
             biases: false,
             scale: (head_width as f32).sqrt().recip(),
             soft_cap: None,
+            output_gate: false,
         }
     }
 }
@@ -191,24 +205,43 @@ impl DecoderConfig {
         self.layers.iter().filter_map(LayerConfig::attention)
     }
 
+    /// The delta networks of the layers that have them, in order.
+    pub fn delta_nets(&self) -> impl Iterator<Item = &DeltaNetConfig> {
+        self.layers.iter().filter_map(|layer| match &layer.mixer {
+            MixerConfig::DeltaNet(net) => Some(net),
+            _ => None,
+        })
+    }
+
     /// Whether there are recurrent layers.
     pub fn is_recurrent(&self) -> bool {
         self.recurrent_layers().next().is_some()
     }
 
-    /// The layers that are recurrent.
-    pub(super) fn recurrent_layers(&self) -> impl Iterator<Item = usize> {
+    /// The recurrent layers, each with the lengths of the parts of its state.
+    pub(super) fn recurrent_layers(&self) -> impl Iterator<Item = (usize, Vec<usize>)> {
+        let parts = |layer: &LayerConfig| match &layer.mixer {
+            MixerConfig::Attention(_) => None,
+            MixerConfig::ShortConv(conv) => Some(vec![(conv.kernel - 1) * self.width]),
+            MixerConfig::DeltaNet(DeltaNetConfig { shape, kernel, .. }) => {
+                Some(vec![(kernel - 1) * shape.inputs_len(), shape.state_len()])
+            }
+        };
         let layers = self.layers.iter().enumerate();
-        layers.filter(|(_, layer)| layer.attention().is_none()).map(|(index, _)| index)
+        layers.filter_map(move |(index, layer)| Some((index, parts(layer)?)))
     }
 
-    /// Elements of the state of each recurrent layer.
+    /// The lengths of the parts of a recurrent state.
     pub(super) fn recurrent_parts(&self) -> Vec<usize> {
-        let length = |layer: &LayerConfig| match &layer.mixer {
-            MixerConfig::Attention(_) => None,
-            MixerConfig::ShortConv(conv) => Some((conv.kernel - 1) * self.width),
-        };
-        self.layers.iter().filter_map(length).collect()
+        self.recurrent_layers().flat_map(|(_, parts)| parts).collect()
+    }
+
+    /// Whether the checkpoint has the rows or columns of a projection in an order that adapters do not have: GGUF's converter
+    /// reorders the heads of values of delta networks.
+    pub(super) fn is_reordered(&self, matrix: &LoadedMatrix) -> bool {
+        let mixer = matrix.layer().and_then(|layer| self.layers.get(layer)).map(|layer| &layer.mixer);
+        let is_of_mixer = !matrix.projection().starts_with("ffn_");
+        matches!(mixer, Some(MixerConfig::DeltaNet(net)) if is_of_mixer && net.shape.tiled)
     }
 
     /// The groups of layers with attention: the window and the layers of each. Layers with the same window are a group, the largest
@@ -278,17 +311,26 @@ impl LayerConfig {
     pub fn attention(&self) -> Option<&AttentionConfig> {
         match &self.mixer {
             MixerConfig::Attention(attention) => Some(attention),
-            MixerConfig::ShortConv(_) => None,
+            MixerConfig::ShortConv(_) | MixerConfig::DeltaNet(_) => None,
         }
     }
 
     fn check(&self, ropes: &[RopeSpec]) -> Result<(), ModelError> {
         match &self.mixer {
             MixerConfig::Attention(attention) => attention.check(ropes)?,
-            MixerConfig::ShortConv(ShortConvConfig { kernel, .. }) if *kernel < 2 => {
+            MixerConfig::ShortConv(ShortConvConfig { kernel, .. })
+            | MixerConfig::DeltaNet(DeltaNetConfig { kernel, .. })
+                if *kernel < 2 =>
+            {
                 return reject_config(format!("a convolution over {kernel} tokens is not supported"));
             }
-            MixerConfig::ShortConv(_) => {}
+            MixerConfig::DeltaNet(DeltaNetConfig { shape, .. })
+                if !shape.value_heads.is_multiple_of(shape.key_heads) =>
+            {
+                let DeltaRuleShape { key_heads, value_heads, .. } = shape;
+                return reject_config(format!("{value_heads} heads of values cannot share {key_heads} heads of keys"));
+            }
+            MixerConfig::ShortConv(_) | MixerConfig::DeltaNet(_) => {}
         }
         if let FeedForwardConfig::Sparse(MoeConfig { count, experts_per_token: used, .. }) = self.feed_forward
             && used > count

@@ -14,6 +14,15 @@ pub struct Header {
     pub tensors: Vec<TensorInfo>,
 }
 
+impl Header {
+    /// The layers of the network, without those that only draft, which come last.
+    pub fn layer_count(&self) -> Option<u64> {
+        let architecture = self.metadata.text("general.architecture")?;
+        let drafting = self.metadata.integer(&format!("{architecture}.nextn_predict_layers")).unwrap_or(0);
+        self.metadata.integer(&format!("{architecture}.block_count"))?.checked_sub(drafting)
+    }
+}
+
 /// Minimum bytes of a metadata entry.
 const MIN_ENTRY_BYTES: u64 = 8 + 4 + 1;
 /// Minimum bytes of an entry of the tensor table.

@@ -52,6 +52,11 @@ impl<'a> FittedAdapter<'a> {
         Ok(Self { file, modules: modules.collect::<Result<_>>()? })
     }
 
+    /// The matrices of the network that it applies to.
+    pub fn matrices(&self) -> impl Iterator<Item = &LoadedMatrix> {
+        self.modules.iter().flat_map(|module| &module.matrices).map(|fitted| fitted.matrix)
+    }
+
     /// The memory that it takes.
     pub fn footprint<B: Backend>(&self, backend: &B) -> Footprint {
         let mut footprint = Footprint::default();

@@ -59,9 +59,25 @@ pub const LFM2_MODULES: &[Module] = &[
     module("layers", "feed_forward.w2", &["ffn_down"], 1),
 ];
 
-/// The modules of all decoders.
+/// The modules of Qwen 3.5.
+pub const QWEN35_MODULES: &[Module] = &[
+    module("layers", "self_attn.q_proj", &["attn_q"], 1),
+    module("layers", "self_attn.k_proj", &["attn_k"], 1),
+    module("layers", "self_attn.v_proj", &["attn_v"], 1),
+    module("layers", "self_attn.o_proj", &["attn_output"], 1),
+    module("layers", "linear_attn.in_proj_qkv", &["attn_qkv"], 1),
+    module("layers", "linear_attn.in_proj_z", &["attn_gate"], 1),
+    module("layers", "linear_attn.in_proj_a", &["ssm_alpha"], 1),
+    module("layers", "linear_attn.in_proj_b", &["ssm_beta"], 1),
+    module("layers", "linear_attn.out_proj", &["ssm_out"], 1),
+    module("layers", "mlp.gate_proj", &["ffn_gate"], 1),
+    module("layers", "mlp.up_proj", &["ffn_up"], 1),
+    module("layers", "mlp.down_proj", &["ffn_down"], 1),
+];
+
+/// The modules of all decoders. Some have several entries.
 fn decoder_modules() -> impl Iterator<Item = &'static Module> {
-    LLAMA_MODULES.iter().chain(LFM2_MODULES)
+    [LLAMA_MODULES, LFM2_MODULES, QWEN35_MODULES].into_iter().flatten()
 }
 
 /// The modules of encoders: BERT and RoBERTa, ModernBERT, and Nomic in its own code. In transformers, Nomic has the names of
@@ -192,8 +208,12 @@ pub fn format(layer: usize, module: &Module, role: Role) -> String {
 
 /// The modules that adapters may target, for error messages.
 fn supported() -> String {
-    let of_lfm2 = LFM2_MODULES.iter().filter(|module| LLAMA_MODULES.iter().all(|other| other.path != module.path));
-    let decoder: Vec<&str> = LLAMA_MODULES.iter().chain(of_lfm2).map(|module| module.path).collect();
+    let mut decoder: Vec<&str> = Vec::new();
+    for Module { path, .. } in decoder_modules() {
+        if !decoder.contains(path) {
+            decoder.push(path);
+        }
+    }
     let encoder: Vec<&str> = ENCODER_MODULES.iter().map(|module| module.path).collect();
     let [decoder, encoder] = [decoder, encoder].map(|paths| paths.join(", "));
     format!("adapters of chat models may target {decoder}, and those of encoders {encoder}")
@@ -226,7 +246,7 @@ mod tests {
 
     #[test]
     fn written_names_are_parsed() {
-        for modules in [LLAMA_MODULES, LFM2_MODULES] {
+        for modules in [LLAMA_MODULES, LFM2_MODULES, QWEN35_MODULES] {
             for module in modules {
                 for role in [Role::Down, Role::Up] {
                     let name = format(21, module, role);

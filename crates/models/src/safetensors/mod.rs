@@ -8,7 +8,7 @@ mod model_folder;
 
 use crate::error::ModelError;
 pub use header::{Header, TensorInfo, parse_header, read_header};
-pub use model_folder::{ModelFolder, is_file_name, open, parse_json, read_json, shards};
+pub use model_folder::{ModelFolder, is_file_name, open, parse_json, read_config, read_json, shards};
 
 /// An error with the name of the file.
 fn file_error(path: &std::path::Path, problem: impl std::fmt::Display) -> ModelError {

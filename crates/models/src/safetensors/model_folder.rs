@@ -39,7 +39,7 @@ pub struct ModelFolder {
 impl ModelFolder {
     /// Opens the folder's files and checks their headers; reads no weights.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
-        let config = read_json(&path.join("config.json"))?;
+        let config = read_config(path)?;
         Self::open_shards(path, config, shards(path)?)
     }
 
@@ -74,12 +74,36 @@ impl ModelFolder {
 
     /// The prefix of a decoder's tensor names. It is empty if the folder has no output head.
     pub fn prefix(&self) -> &'static str {
-        if self.tensors.contains_key("embed_tokens.weight") { "" } else { "model." }
+        const PREFIXES: [&str; 2] = ["", "model.language_model."];
+        let is_used = |prefix: &&str| self.tensors.contains_key(&format!("{prefix}embed_tokens.weight"));
+        PREFIXES.into_iter().find(is_used).unwrap_or("model.")
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
+}
+
+/// Models for texts and pictures, of which the part for texts can be used by itself: their `model_type`.
+const WITH_TEXT_CONFIG: [&str; 1] = ["qwen3_5"];
+
+/// The configuration of a folder. That of the part for texts takes the place of a model for texts and pictures.
+///
+/// # Errors
+/// If `config.json` is missing or damaged.
+pub fn read_config(folder: &Path) -> Result<Value, ModelError> {
+    let mut config = read_json(&folder.join("config.json"))?;
+    let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    if WITH_TEXT_CONFIG.contains(&kind)
+        && let Some(Value::Object(text)) = config.get("text_config").cloned()
+        && let Some(config) = config.as_object_mut()
+    {
+        // The head belongs to the whole model.
+        let tied = config.get("tie_word_embeddings").cloned();
+        config.extend(text);
+        config.extend(tied.map(|tied| ("tie_word_embeddings".to_owned(), tied)));
+    }
+    Ok(config)
 }
 
 /// The weight files of a model: the single file, or else those of the index, as transformers chooses them. An index beside a

@@ -18,11 +18,18 @@ pub fn activation_bytes(config: &DecoderConfig, tokens: usize, longest: usize, k
         };
         let mixer = match mixer {
             MixerConfig::Attention(attention) => {
-                let projections = attention.query_width() + 2 * attention.kv_width();
+                let gates = if attention.output_gate { 2 } else { 1 };
+                let projections = gates * attention.query_width() + 2 * attention.kv_width();
                 6 * projections + 4 * attention.heads * longest.min(tokens)
             }
             // The projections, their products, and a product for each step of the kernel.
             MixerConfig::ShortConv(conv) => 6 * 3 * width + (2 * conv.kernel + 4) * width,
+            // Also, for each head of values, the matrices of a chunk of 64 tokens and their products, and the states.
+            MixerConfig::DeltaNet(net) => {
+                let (inputs, values) = (net.shape.inputs_len(), net.shape.values_len());
+                let chunk = net.shape.value_heads * 64 * 24 + 12 * values + net.shape.state_len() / 8;
+                (2 * net.kernel + 16) * inputs + 8 * values + chunk
+            }
         };
         16 * width + mixer + 6 * inner
     };

@@ -91,7 +91,7 @@ impl LoraParameters {
         for matrix in decoder.projections() {
             let projection = matrix.projection();
             let is_adaptable = names.iter().any(|module| module.stems.contains(&projection));
-            if !is_adaptable || !targets(projection) {
+            if !is_adaptable || !targets(projection) || decoder.config().is_reordered(matrix) {
                 continue;
             }
             if let Some(module) = modules.iter_mut().find(|module| module.tensor == matrix.stem) {

@@ -17,6 +17,7 @@ impl DecoderCheckpoint for GgufFile {
 impl Weights for GgufFile {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
         Some(match role {
+            Role::Weight if stem.ends_with(".ssm_a") => stem.to_owned(),
             Role::Weight => format!("{stem}.weight"),
             Role::Bias => format!("{stem}.bias"),
         })
@@ -37,7 +38,13 @@ impl Weights for GgufFile {
         StoredTensor { name: &info.name, storage, start, shape, dtype: info.dtype }.rows(first, count)
     }
 
+    /// Leaves out the layers that only draft.
     fn names(&self) -> Vec<String> {
-        self.header.tensors.iter().map(|tensor| tensor.name.clone()).collect()
+        let layers = self.header.layer_count();
+        let drafts = |name: &str| {
+            let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<u64>().ok());
+            layer.zip(layers).is_some_and(|(layer, layers)| layer >= layers)
+        };
+        self.header.tensors.iter().map(|tensor| &tensor.name).filter(|name| !drafts(name)).cloned().collect()
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::loaded_matrix::LoadedMatrix;
 use super::{Role, Rows, Weights, flat};
-use crate::backend::{Backend, Conv1dShape, ConvShape, Convolutions, DType, TimeConvolutions};
+use crate::backend::{Backend, CausalConv, Conv1dShape, ConvShape, Convolutions, DType, TimeConvolutions};
 use crate::error::{ModelError, Result};
 use crate::nn::{Conv, Conv1d, ConvTranspose1d, ConvTranspose1dShape, EmbeddingTable, Linear};
 
@@ -173,13 +173,15 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.finite_values(&name, 0, flat(&shape).0)
     }
 
-    /// The weights of a convolution of each channel by itself, `[channels, kernel]` or `[channels, 1, kernel]`.
-    pub fn channel_convolution(&self, stem: &str, channels: usize, kernel: usize) -> Result<Vec<f32>> {
+    /// Loads a convolution of each channel by itself, whose weights are `[channels, kernel]` or `[channels, 1, kernel]`.
+    pub fn causal_conv(&self, stem: &str, channels: usize, kernel: usize, biased: bool) -> Result<CausalConv<B>> {
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
         let expected = [channels, 1, kernel];
         self.check_shape(&name, &shape, shape == expected || shape == [channels, kernel], &expected)?;
-        let values = self.read_rows(&name, 0, channels)?.floats()?;
-        self.check_finite(&name, values)
+        let by_channel = self.check_finite(&name, self.read_rows(&name, 0, channels)?.floats()?)?;
+        let weight = (0..kernel).flat_map(|step| by_channel.iter().skip(step).step_by(kernel)).copied().collect();
+        let bias = if biased { Some(self.backend.vector(self.bias(stem, channels)?)?) } else { None };
+        Ok(CausalConv { weight: self.backend.vector(weight)?, bias, kernel, channels })
     }
 
     /// Loads a bias.

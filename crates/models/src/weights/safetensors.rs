@@ -41,6 +41,10 @@ const FOUR_NORMS: &[(&str, &str)] = &[
 const EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
 const STACKED_EXPERT_NAMES: &[(&str, &str)] =
     &[("ffn_gate_up_exps", "mlp.experts.gate_up_proj"), ("ffn_down_exps", "mlp.experts.down_proj")];
+/// Vectors of a delta network, whose names have no ending, either.
+const VECTOR_NAMES: &[(&str, &str)] = &[("ssm_a", "linear_attn.A_log"), ("ssm_dt", "linear_attn.dt_bias")];
+/// The beginnings of the names of tensors that texts do not need: of a vision tower, and of layers that only draft.
+const NOT_FOR_TEXTS: &[&str] = &["model.visual.", "mtp."];
 /// Mixtral's names of an expert's tensors before transformers 5.
 const MIXTRAL_EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "w1"), ("ffn_up", "w3"), ("ffn_down", "w2")];
 
@@ -51,6 +55,9 @@ fn find(table: &[(&'static str, &'static str)], stem: &str) -> Option<&'static s
 impl ModelFolder {
     fn layer_tensor_name(&self, family: &DecoderFamily, layer: &str, stem: &str, ending: &str) -> Option<String> {
         let layer = format!("{}layers.{layer}", self.prefix());
+        if let Some(name) = find(VECTOR_NAMES, stem) {
+            return Some(format!("{layer}.{name}"));
+        }
         if let Some(name) = find(family.tensor_names, stem) {
             return Some(format!("{layer}.{name}.{ending}"));
         }
@@ -118,6 +125,9 @@ impl Weights for ModelFolder {
 
     /// Leaves out the RoPE frequencies of old exports, which `config.json` describes.
     fn names(&self) -> Vec<String> {
-        ModelFolder::names(self).filter(|name| !name.ends_with(".rotary_emb.inv_freq")).map(str::to_owned).collect()
+        let is_needed = |name: &&str| {
+            !name.ends_with(".rotary_emb.inv_freq") && NOT_FOR_TEXTS.iter().all(|prefix| !name.starts_with(prefix))
+        };
+        ModelFolder::names(self).filter(is_needed).map(str::to_owned).collect()
     }
 }

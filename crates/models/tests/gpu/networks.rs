@@ -6,6 +6,7 @@ use outpost_models::decoder::Decoder;
 use outpost_models::gguf::GgufFile;
 use outpost_models::kv::{BlockId, KvType, blocks_for};
 use outpost_models::safetensors::ModelFolder;
+use outpost_models::state_layout::StateUpdate;
 
 use crate::decoder_cases::{Case, Cases, cases, expected, root};
 use crate::device;
@@ -39,14 +40,15 @@ fn logits(model: &Decoder<Candle>, texts: &[&[u32]]) -> Vec<Vec<f32>> {
         .collect();
     (0..next).for_each(|block| arenas.ensure_positions(block).unwrap());
     let mut rows = Vec::with_capacity(texts.len());
-    for (tokens, blocks) in texts.iter().zip(&tables) {
+    for (write, (tokens, blocks)) in (0..).zip(texts.iter().zip(&tables)) {
+        arenas.ensure_state(write).unwrap();
         let long = model.is_long(tokens.len());
         rows.push(BatchRow {
             tokens,
             embedded: &[],
             start: 0,
             tables: std::slice::from_ref(blocks),
-            state: None,
+            state: Some(StateUpdate { read: None, write }),
             logits: LogitsAt::All,
             long,
             adapter: None,

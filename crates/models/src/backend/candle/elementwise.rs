@@ -37,6 +37,11 @@ pub fn divide(candle: &Candle, x: &mut Tensor<Candle>, divisor: f32) -> Result<(
     candle.pause()
 }
 
+/// `1 / (1 + e^−x)`
+pub fn sigmoid(x: &Array) -> ArrayResult<Array> {
+    (x.neg()?.exp()? + 1.)?.recip()
+}
+
 /// `activation(x)`, multiplied by `factors` if there are any.
 pub fn activated(candle: &Candle, activation: Activation, x: &Array, factors: Option<&Array>) -> Result<Array> {
     if candle.computes_on_host(x) {
@@ -48,6 +53,7 @@ pub fn activated(candle: &Candle, activation: Activation, x: &Array, factors: Op
         Activation::GeluTanh => x.gelu()?,
         Activation::QuickGelu => (x * 1.702)?.silu()?.affine(1. / 1.702, 0.)?,
         Activation::Relu => x.relu()?,
+        Activation::Sigmoid => sigmoid(x)?,
     };
     Ok(factors.map_or(Ok(y.clone()), |factors| y.mul(factors))?)
 }

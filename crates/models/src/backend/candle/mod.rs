@@ -10,6 +10,7 @@ mod attention_weights;
 mod backend;
 mod conv1d;
 mod convolution;
+mod delta_rule;
 mod device;
 mod elementwise;
 mod error;
@@ -32,6 +33,7 @@ mod rope;
 #[cfg(test)]
 mod tests;
 mod text_attention;
+mod text_groups;
 mod thread_binding;
 mod weights;
 

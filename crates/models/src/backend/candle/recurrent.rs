@@ -1,14 +1,18 @@
 //! Recurrent layers. Each part of a block of states is a tensor of its own, so that released blocks give their memory back.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use candle_core::{DType as ArrayType, Device, Tensor as Array};
 
+use super::delta_rule;
 use super::device::{Candle, tensor_like};
+use super::text_groups::{stacked, text_groups, ungrouped};
 use crate::backend::checks;
 use crate::backend::interface::{Backend, Tensor};
-use crate::backend::recurrent::{CausalConv, Recurrent, SequenceStates, StatePart, missing_state};
+use crate::backend::recurrent::{
+    CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, SequenceStates, StatePart, missing_state,
+};
+use crate::backend::types::DeltaRuleShape;
 use crate::block_arena::{BlockArena, BlockId};
 use crate::error::Result;
 
@@ -26,6 +30,29 @@ impl CandleStateArena {
     fn part(&mut self, part: usize, id: BlockId) -> Result<&mut Array> {
         let block = self.blocks.get_mut(id as usize).and_then(Option::as_mut);
         block.and_then(|block| block.get_mut(part)).ok_or_else(|| missing_state(id))
+    }
+
+    /// The states that a step reads, `[length]` each. Those that it writes must have memory, and the same length.
+    fn read(&mut self, part: usize, sequences: &[SequenceStates], length: usize) -> Result<Vec<Array>> {
+        let mut states = Vec::with_capacity(sequences.len());
+        for SequenceStates { update, .. } in sequences {
+            if self.part(part, update.write)?.elem_count() != length {
+                return Err(missing_state(update.write));
+            }
+            states.push(match update.read {
+                Some(read) => self.part(part, read)?.clone(),
+                None => Array::zeros(length, ArrayType::F32, &self.device)?,
+            });
+        }
+        Ok(states)
+    }
+
+    /// Writes the states after a step.
+    fn write(&mut self, part: usize, sequences: &[SequenceStates], states: Vec<Array>) -> Result<()> {
+        for (sequence, state) in sequences.iter().zip(states) {
+            *self.part(part, sequence.update.write)? = state.detach();
+        }
+        Ok(())
     }
 }
 
@@ -57,33 +84,23 @@ impl BlockArena for CandleStateArena {
     }
 }
 
-/// The tokens of a sequence, and its inputs before them: `[kernel − 1, channels]`.
-struct Text {
-    tokens: Range<usize>,
-    before: Array,
-}
-
-/// Convolves texts, those of the same length at once. Returns the outputs, `[tokens, channels]`, and the last inputs of each
-/// text, `[kernel − 1, channels]`, if they are `kept`.
+/// Convolves texts, which continue after the inputs `before`, `[(kernel − 1) · channels]` each. Returns the outputs,
+/// `[tokens, channels]`, and the last inputs of each text, like `before`.
 fn convolve(
     candle: &Candle,
     conv: &CausalConv<Candle>,
-    texts: &[Text],
+    texts: &[Range<usize>],
+    before: &[Array],
     x: &Array,
-    kept: bool,
 ) -> Result<(Array, Vec<Array>)> {
     let CausalConv { kernel, channels, .. } = *conv;
     let weight = conv.weight.reshape((kernel, channels))?;
-    let mut by_length: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    texts.iter().enumerate().for_each(|(index, text)| by_length.entry(text.tokens.len()).or_default().push(index));
-    let (mut outputs, mut order, mut last) = (Vec::new(), Vec::new(), Vec::new());
-    for (length, indices) in by_length {
-        let group = || indices.iter().filter_map(|index| texts.get(*index));
-        let rows: Vec<usize> = group().flat_map(|text| text.tokens.clone()).collect();
-        let inputs = x.index_select(&candle.row_indices(rows.iter().copied())?, 0)?;
-        let inputs = inputs.reshape((indices.len(), length, channels))?;
-        let before = Array::stack(&group().map(|text| &text.before).collect::<Vec<_>>(), 0)?;
-        let padded = Array::cat(&[&before, &inputs], 1)?;
+    let (groups, mut outputs, mut after) = (text_groups(texts), Vec::new(), before.to_vec());
+    for group in &groups {
+        let (count, length) = (group.texts.len(), group.length);
+        let inputs = x.index_select(&candle.row_indices(group.rows.iter().copied())?, 0)?;
+        let before = stacked(before, group)?.reshape((count, kernel - 1, channels))?;
+        let padded = Array::cat(&[before, inputs.reshape((count, length, channels))?], 1)?;
         let product = |step: usize| padded.narrow(1, step, length)?.broadcast_mul(&weight.narrow(0, step, 1)?);
         let mut sum = product(0)?;
         for step in 1..kernel {
@@ -92,24 +109,15 @@ fn convolve(
         if let Some(bias) = &conv.bias {
             sum = sum.broadcast_add(bias)?;
         }
-        outputs.push(sum.reshape((rows.len(), channels))?);
-        order.extend(rows);
-        if kept {
-            let tails = padded.narrow(1, length, kernel - 1)?;
-            for (place, index) in indices.iter().enumerate() {
-                last.push((*index, tails.get(place)?.force_contiguous()?));
+        outputs.push(sum.reshape((count * length, channels))?);
+        let last = padded.narrow(1, length, kernel - 1)?;
+        for (place, text) in group.texts.iter().enumerate() {
+            if let Some(after) = after.get_mut(*text) {
+                *after = last.get(place)?.force_contiguous()?.flatten_all()?;
             }
         }
     }
-    last.sort_by_key(|(index, _)| *index);
-    let last = last.into_iter().map(|(_, inputs)| inputs).collect();
-    let outputs = Array::cat(&outputs, 0)?;
-    if order.is_sorted() {
-        return Ok((outputs, last));
-    }
-    let mut places: Vec<usize> = (0..order.len()).collect();
-    places.sort_by_key(|place| order.get(*place));
-    Ok((outputs.index_select(&candle.row_indices(places.into_iter())?, 0)?, last))
+    Ok((ungrouped(candle, &groups, &outputs)?, after))
 }
 
 impl Recurrent for Candle {
@@ -125,27 +133,34 @@ impl Recurrent for Candle {
         StatePart { arena, part, sequences }: StatePart<'_, Self>,
         x: &Tensor<Self>,
     ) -> Result<Tensor<Self>> {
-        checks::causal_conv(conv.channels, sequences.iter().map(SequenceStates::tokens), x)?;
-        let mut texts = Vec::with_capacity(sequences.len());
-        for sequence in sequences {
-            let write = sequence.update.write;
-            if arena.part(part, write)?.elem_count() != conv.state_len() {
-                return Err(missing_state(write));
-            }
-            let before = match sequence.update.read {
-                Some(read) => arena.part(part, read)?.clone(),
-                None => Array::zeros(conv.state_len(), ArrayType::F32, self.device())?,
-            };
-            let before = before.reshape((conv.kernel - 1, conv.channels))?;
-            texts.push(Text { tokens: sequence.tokens(), before });
-        }
-        let (outputs, last) = convolve(self, conv, &texts, &x.data, true)?;
-        for (sequence, inputs) in sequences.iter().zip(last) {
-            *arena.part(part, sequence.update.write)? = inputs.flatten_all()?.detach();
-        }
+        let texts: Vec<_> = sequences.iter().map(SequenceStates::tokens).collect();
+        checks::causal_conv(conv.channels, texts.iter().cloned(), x)?;
+        let before = arena.read(part, sequences, conv.state_len())?;
+        let (outputs, after) = convolve(self, conv, &texts, &before, &x.data)?;
+        arena.write(part, sequences, after)?;
         let out = tensor_like(x, x.channels, &outputs)?;
         self.pause()?;
         Ok(out)
+    }
+
+    fn delta_rule(
+        &self,
+        rule: &DeltaRule<Self>,
+        StatePart { arena, part, sequences }: StatePart<'_, Self>,
+        inputs: DeltaRuleInputs<'_, Self>,
+    ) -> Result<Tensor<Self>> {
+        let texts: Vec<_> = sequences.iter().map(SequenceStates::tokens).collect();
+        checks::delta_rule(&rule.shape, texts.iter().cloned(), &inputs)?;
+        let before = arena.read(part, sequences, rule.shape.state_len())?;
+        let (outputs, after) = delta_rule::compute(self, rule, &texts, &before, &inputs)?;
+        arena.write(part, sequences, after)?;
+        let out = tensor_like(&inputs.qkv, rule.shape.values_len(), &outputs)?;
+        self.pause()?;
+        Ok(out)
+    }
+
+    fn delta_rule_bytes(&self, shape: &DeltaRuleShape, tokens: usize, sequences: usize) -> usize {
+        delta_rule::bytes(shape, tokens, sequences)
     }
 }
 
@@ -158,10 +173,26 @@ impl Candle {
         x: &Tensor<Self>,
     ) -> Result<Tensor<Self>> {
         checks::causal_conv(conv.channels, texts.iter().cloned(), x)?;
-        let before = Array::zeros((conv.kernel - 1, conv.channels), ArrayType::F32, self.device())?;
-        let text = |tokens: &Range<usize>| Text { tokens: tokens.clone(), before: before.clone() };
-        let texts: Vec<Text> = texts.iter().map(text).collect();
-        let (outputs, _) = convolve(self, conv, &texts, &x.data, false)?;
+        let before = self.zero_states(texts.len(), conv.state_len())?;
+        let (outputs, _) = convolve(self, conv, texts, &before, &x.data)?;
         tensor_like(x, x.channels, &outputs)
+    }
+
+    /// The gated delta rule over whole texts, which keeps gradients. `texts` are the rows of each text.
+    pub(crate) fn text_delta_rule(
+        &self,
+        rule: &DeltaRule<Self>,
+        texts: &[Range<usize>],
+        inputs: &DeltaRuleInputs<'_, Self>,
+    ) -> Result<Tensor<Self>> {
+        checks::delta_rule(&rule.shape, texts.iter().cloned(), inputs)?;
+        let before = self.zero_states(texts.len(), rule.shape.state_len())?;
+        let (outputs, _) = delta_rule::compute(self, rule, texts, &before, inputs)?;
+        tensor_like(&inputs.qkv, rule.shape.values_len(), &outputs)
+    }
+
+    fn zero_states(&self, texts: usize, length: usize) -> Result<Vec<Array>> {
+        let zeros = Array::zeros(length, ArrayType::F32, self.device())?;
+        Ok(vec![zeros; texts])
     }
 }

@@ -7,7 +7,10 @@ use outpost_kernels as kernels;
 use super::device::Cpu;
 use crate::backend::checks;
 use crate::backend::interface::{Backend, Tensor};
-use crate::backend::recurrent::{CausalConv, Recurrent, SequenceStates, StatePart, missing_state};
+use crate::backend::recurrent::{
+    CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, SequenceStates, StatePart, missing_state,
+};
+use crate::backend::types::DeltaRuleShape;
 use crate::block_arena::{BlockArena, BlockId};
 use crate::error::Result;
 use crate::state_layout::StateUpdate;
@@ -32,6 +35,17 @@ impl CpuStateArena {
 
     fn block_len(&self) -> usize {
         self.parts.last().map_or(0, |part| part.end)
+    }
+
+    /// Checks that the states of a step have memory, and parts of this length.
+    fn check(&mut self, part: usize, sequences: &[SequenceStates], length: usize) -> Result<()> {
+        for SequenceStates { update, .. } in sequences {
+            let (_, after) = self.part(part, *update)?;
+            if after.len() != length {
+                return Err(missing_state(update.write));
+            }
+        }
+        Ok(())
     }
 
     /// A part of the state that a step reads, and of the one that it writes.
@@ -93,12 +107,7 @@ impl Recurrent for Cpu {
     ) -> Result<Tensor<Self>> {
         let channels = conv.channels;
         checks::causal_conv(channels, sequences.iter().map(SequenceStates::tokens), x)?;
-        for SequenceStates { update, .. } in sequences {
-            let (_, after) = arena.part(part, *update)?;
-            if after.len() != conv.state_len() {
-                return Err(missing_state(update.write));
-            }
-        }
+        arena.check(part, sequences, conv.state_len())?;
         let kernel = kernels::CausalConv { weight: &conv.weight, bias: conv.bias.as_deref(), channels };
         let mut out = self.alloc(x.shape());
         for sequence in sequences {
@@ -110,5 +119,38 @@ impl Recurrent for Cpu {
         }
         self.pause()?;
         Ok(out)
+    }
+
+    fn delta_rule(
+        &self,
+        DeltaRule { shape, decay, bias }: &DeltaRule<Self>,
+        StatePart { arena, part, sequences }: StatePart<'_, Self>,
+        inputs: DeltaRuleInputs<'_, Self>,
+    ) -> Result<Tensor<Self>> {
+        checks::delta_rule(shape, sequences.iter().map(SequenceStates::tokens), &inputs)?;
+        arena.check(part, sequences, shape.state_len())?;
+        let DeltaRuleInputs { mut qkv, a, b } = inputs;
+        kernels::normalise_queries_and_keys(&self.pool, shape, qkv.data_mut());
+        let mut gates = self.alloc_like(a, 2 * shape.value_heads);
+        kernels::delta_rule_gates(&self.pool, [decay, bias], [a.data(), b.data()], gates.data_mut());
+        let mut out = self.alloc_like(&qkv, shape.values_len());
+        let rows = |tokens: &Range<usize>, len: usize| tokens.start * len..tokens.end * len;
+        for sequence in sequences {
+            let tokens = sequence.tokens();
+            let (before, after) = arena.part(part, sequence.update)?;
+            let inputs = kernels::DeltaRuleInputs {
+                qkv: &qkv.data()[rows(&tokens, shape.inputs_len())],
+                gates: &gates.data()[rows(&tokens, 2 * shape.value_heads)],
+            };
+            let out = &mut out.data_mut()[rows(&tokens, shape.values_len())];
+            kernels::delta_rule(&self.pool, shape, before, &inputs, after, out);
+        }
+        self.pause()?;
+        Ok(out)
+    }
+
+    /// The gates.
+    fn delta_rule_bytes(&self, shape: &DeltaRuleShape, tokens: usize, _: usize) -> usize {
+        2 * tokens * shape.value_heads * size_of::<f32>()
     }
 }

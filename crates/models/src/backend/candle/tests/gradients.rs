@@ -174,9 +174,14 @@ fn check_all(b: &Candle) {
             }),
         ),
     ];
-    for activation in
-        [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::QuickGelu, Activation::Relu]
-    {
+    for activation in [
+        Activation::Silu,
+        Activation::Gelu,
+        Activation::GeluTanh,
+        Activation::QuickGelu,
+        Activation::Relu,
+        Activation::Sigmoid,
+    ] {
         operations.push((
             format!("{activation:?}"),
             Box::new(move |x| {

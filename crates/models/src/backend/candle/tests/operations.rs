@@ -11,8 +11,14 @@ use crate::backend::types::{Activation, ConvShape, DType, NormKind, RopeLayout};
 use crate::error::ModelError;
 use crate::weights::Rows;
 
-const ACTIVATIONS: [Activation; 5] =
-    [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::QuickGelu, Activation::Relu];
+const ACTIVATIONS: [Activation; 6] = [
+    Activation::Silu,
+    Activation::Gelu,
+    Activation::GeluTanh,
+    Activation::QuickGelu,
+    Activation::Relu,
+    Activation::Sigmoid,
+];
 
 #[test]
 fn elementwise_operations_match() {

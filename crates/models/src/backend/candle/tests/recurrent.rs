@@ -2,7 +2,8 @@
 
 use super::{Cpu, candle, compare, random, random_tensor};
 use crate::backend::interface::{Backend, Tensor};
-use crate::backend::recurrent::{CausalConv, Recurrent, SequenceStates, StatePart};
+use crate::backend::recurrent::{CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, SequenceStates, StatePart};
+use crate::backend::types::DeltaRuleShape;
 use crate::block_arena::BlockArena;
 use crate::state_layout::StateUpdate;
 
@@ -97,4 +98,58 @@ fn states_that_do_not_fit_are_errors() {
     }
     check(&Cpu::new(2));
     check(&candle());
+}
+
+fn rule<B: Backend>(backend: &B, shape: DeltaRuleShape) -> DeltaRule<B> {
+    let decay = random(shape.value_heads, 6).into_iter().map(|x| -x.abs()).collect();
+    let bias = backend.vector(random(shape.value_heads, 7)).unwrap();
+    DeltaRule { shape, decay: backend.vector(decay).unwrap(), bias }
+}
+
+/// Two steps of three sequences; the longest has several chunks.
+fn delta_rule_in_two_steps<B: Recurrent>(backend: &B, shape: DeltaRuleShape) -> Tensor<B> {
+    let rule = rule(backend, shape);
+    let mut arena = backend.new_state_arena(&[shape.state_len()]);
+    (0..6).for_each(|block| arena.ensure(block).unwrap());
+    let mut step = |steps: &[(usize, Option<u32>, u32)], seed| {
+        let sequences = sequences(steps);
+        let tokens = sequences.iter().map(|sequence| sequence.count).sum();
+        let input = |channels, seed| random_tensor(backend, [1, tokens, 1, channels], seed);
+        let (qkv, a, b) =
+            (input(shape.inputs_len(), seed), input(shape.value_heads, seed + 1), input(shape.value_heads, seed + 2));
+        let states = StatePart { arena: &mut arena, part: 0, sequences: &sequences };
+        backend.delta_rule(&rule, states, DeltaRuleInputs { qkv, a: &a, b: &b }).unwrap()
+    };
+    let first = step(&[(150, None, 0), (1, None, 1), (64, None, 2)], 10);
+    let second = step(&[(1, Some(0), 3), (70, Some(1), 4), (1, Some(2), 5)], 20);
+    backend.concat_tokens(&first, &second).unwrap()
+}
+
+#[test]
+fn the_delta_rule_in_chunks_is_that_token_by_token() {
+    for (tiled, value_width) in [(false, 16), (true, 20)] {
+        let shape = DeltaRuleShape { key_heads: 2, value_heads: 6, key_width: 24, value_width, tiled };
+        compare!("the delta rule", 1e-4, |b| delta_rule_in_two_steps(b, shape));
+    }
+}
+
+/// Equal keys and no decay: the updates of a chunk depend on each other as much as they can.
+#[test]
+fn the_delta_rule_is_exact_for_equal_keys() {
+    let shape = DeltaRuleShape { key_heads: 1, value_heads: 1, key_width: 8, value_width: 16, tiled: false };
+    fn compute<B: Recurrent>(backend: &B, shape: DeltaRuleShape) -> Tensor<B> {
+        let tokens = 128;
+        let rule =
+            DeltaRule { shape, decay: backend.vector(vec![-1e-6]).unwrap(), bias: backend.vector(vec![0.]).unwrap() };
+        let row = |token: usize| [random(8, 1), random(8, 2), random(16, 100 + token as u64)].concat();
+        let qkv: Vec<f32> = (0..tokens).flat_map(row).collect();
+        let qkv = backend.tensor(&qkv, [1, tokens, 1, 32]).unwrap();
+        let gates = |value| backend.tensor(&vec![value; tokens], [1, tokens, 1, 1]).unwrap();
+        let mut arena = backend.new_state_arena(&[shape.state_len()]);
+        arena.ensure(0).unwrap();
+        let sequences = sequences(&[(tokens, None, 0)]);
+        let states = StatePart { arena: &mut arena, part: 0, sequences: &sequences };
+        backend.delta_rule(&rule, states, DeltaRuleInputs { qkv, a: &gates(0.), b: &gates(6.) }).unwrap()
+    }
+    compare!("equal keys", 1e-4, |b| compute(b, shape));
 }

@@ -1,0 +1,103 @@
+//! Gated delta networks as the mixer of a decoder layer (Yang et al. 2024, <https://arxiv.org/abs/2412.06464>), in the form of Qwen
+//! 3.5.
+
+use std::ops::Range;
+
+use crate::backend::{
+    Activation, Backend, Candle, CausalConv, DeltaRule, DeltaRuleInputs, Norm, Recurrent, StatePart, Tensor,
+};
+use crate::decoder_config::{DecoderConfig, DeltaNetConfig};
+use crate::error::Result;
+use crate::nn::{Context, Linear};
+use crate::weights::{Candidate, Loader};
+
+/// `output(norm(delta_rule(silu(conv(qkv)))) · silu(gate))`, where all inputs are projections.
+#[derive(Debug)]
+pub(super) struct DeltaNet<B: Recurrent> {
+    attn_qkv: Linear<B>,
+    attn_gate: Linear<B>,
+    ssm_alpha: Linear<B>,
+    ssm_beta: Linear<B>,
+    conv: CausalConv<B>,
+    rule: DeltaRule<B>,
+    /// The norm of each head's output.
+    ssm_norm: Norm<B>,
+    ssm_out: Linear<B>,
+}
+
+/// The projections of the input.
+struct Projected<B: Recurrent> {
+    qkv: Tensor<B>,
+    gate: Tensor<B>,
+    a: Tensor<B>,
+    b: Tensor<B>,
+}
+
+impl<B: Recurrent> DeltaNet<B> {
+    pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &DeltaNetConfig) -> Result<Self> {
+        let DecoderConfig { width, epsilon, .. } = *config;
+        let DeltaNetConfig { shape, kernel, logarithmic_decay } = *plan;
+        let stem = |suffix: &str| format!("blk.{index}.{suffix}");
+        let projection = |suffix: &str, rows: usize, columns: usize| {
+            loader.linear(&[Candidate::whole(stem(suffix), rows)], rows, columns, false)
+        };
+        let backend = loader.backend();
+        let mut decay = loader.vector(&stem("ssm_a"), shape.value_heads)?;
+        if logarithmic_decay {
+            decay.iter_mut().for_each(|decay| *decay = -decay.exp());
+        }
+        let bias = loader.bias(&stem("ssm_dt"), shape.value_heads)?;
+        Ok(Self {
+            attn_qkv: projection("attn_qkv", shape.inputs_len(), width)?,
+            attn_gate: projection("attn_gate", shape.values_len(), width)?,
+            ssm_alpha: projection("ssm_alpha", shape.value_heads, width)?,
+            ssm_beta: projection("ssm_beta", shape.value_heads, width)?,
+            conv: loader.causal_conv(&stem("ssm_conv1d"), shape.inputs_len(), kernel, false)?,
+            rule: DeltaRule { shape, decay: backend.vector(decay)?, bias: backend.vector(bias)? },
+            ssm_norm: Norm::load_rms_norm(loader, &stem("ssm_norm"), shape.value_width, epsilon, 0.)?,
+            ssm_out: projection("ssm_out", width, shape.values_len())?,
+        })
+    }
+
+    /// Computes the tokens after those that the two parts of `states` stand for, and replaces these.
+    pub fn forward(&self, ctx: &Context<'_, B>, normed: &Tensor<B>, mut states: StatePart<'_, B>) -> Result<Tensor<B>> {
+        let Projected { qkv, gate, a, b } = self.project(ctx, normed)?;
+        let mut qkv = ctx.causal_conv(&self.conv, states.offset(0), &qkv)?;
+        ctx.activate(Activation::Silu, &mut qkv, None)?;
+        let out = ctx.delta_rule(&self.rule, states.offset(1), DeltaRuleInputs { qkv, a: &a, b: &b })?;
+        self.gated(ctx, &out, gate)
+    }
+
+    /// Projects the result of a layer back to the residual stream.
+    pub fn output(&self, ctx: &Context<'_, B>, mixed: &Tensor<B>) -> Result<Tensor<B>> {
+        self.ssm_out.forward(ctx, mixed)
+    }
+
+    fn project(&self, ctx: &Context<'_, B>, normed: &Tensor<B>) -> Result<Projected<B>> {
+        let projections = [&self.attn_qkv, &self.attn_gate, &self.ssm_alpha, &self.ssm_beta];
+        let [qkv, gate, a, b] = Linear::forward_all(ctx, projections, normed)?;
+        Ok(Projected { qkv, gate, a, b })
+    }
+
+    fn gated(&self, ctx: &Context<'_, B>, out: &Tensor<B>, mut gate: Tensor<B>) -> Result<Tensor<B>> {
+        let normed = ctx.norm(&self.ssm_norm, out)?;
+        ctx.activate(Activation::Silu, &mut gate, Some(&normed))?;
+        Ok(gate)
+    }
+}
+
+impl DeltaNet<Candle> {
+    /// Computes whole texts, without states and with a graph of the operations.
+    pub fn forward_texts(
+        &self,
+        ctx: &Context<'_, Candle>,
+        normed: &Tensor<Candle>,
+        texts: &[Range<usize>],
+    ) -> Result<Tensor<Candle>> {
+        let Projected { qkv, gate, a, b } = self.project(ctx, normed)?;
+        let mut qkv = ctx.text_causal_conv(&self.conv, texts, &qkv)?;
+        ctx.activate(Activation::Silu, &mut qkv, None)?;
+        let out = ctx.text_delta_rule(&self.rule, texts, &DeltaRuleInputs { qkv, a: &a, b: &b })?;
+        self.gated(ctx, &out, gate)
+    }
+}
