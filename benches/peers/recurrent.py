@@ -17,10 +17,10 @@ import smoke
 from chat import LlamaCpp, Outpost
 from smoke import ROOT
 
-# Layers, width, width of the feed-forward network; heads of queries, of keys and values, and their width.
+# Layers, width, width of the feed-forward network; query heads, key-value heads, width of a head.
 SHAPES = {"qwen35": (24, 1024, 3584, 8, 2, 256), "lfm2": (16, 2048, 8192, 32, 8, 64)}
 SMALL = {"qwen35": (4, 256, 256, 2, 1, 256), "lfm2": (3, 256, 256, 4, 2, 64)}
-# Of a delta network: heads of keys, heads of values, and the width of both.
+# Of a delta network: key heads, value heads, width of a head.
 DELTA_NET = smoke.few((16, 16, 128), (2, 2, 128))
 LFM2_ATTENTION = (2, 5, 8, 10, 12, 14)
 
@@ -45,7 +45,9 @@ class Writer:
         self.vocabulary = len(fields["tokenizer.ggml.tokens"].data)
 
     def matrix(self, name, rows, columns, bits=4, gain=1.0):
-        """Random codes; the factors of all blocks are equal, so that weights have about the spread `gain / √columns`."""
+        """Random codes in blocks of 256. All blocks have the factors with which weights have about the spread `gain / √columns`: a
+        code times its scale has a spread of 185 (Q4_K, with a mean that the offset removes) or 1370 (Q6_K). The factor of Q6_K is
+        a normal f16."""
         np, spread, blocks = self.np, gain / columns**0.5, rows * columns // 256
         half = lambda number: np.frombuffer(np.float16(number).tobytes(), np.uint8)
         data = self.random.integers(0, 256, (blocks, 144 if bits == 4 else 210), dtype=np.uint8)
@@ -135,19 +137,19 @@ def write_model(path, architecture, vocabulary, shape):
 
 
 def prefill(length):
-    """Tokens per second until the first token."""
+    """Tokens of the prompt per second."""
     figure = lambda rows: length / statistics.median(first[0] for _, first, _ in rows)
     return f"prefill {length:,}", (1, length, 2), figure
 
 
 def decode(length, tokens):
-    """Tokens per second after a prompt."""
+    """Tokens of the response per second, after a prompt."""
     figure = lambda rows: 1 / statistics.median(statistics.median(latencies) for *_, latencies in rows)
     return f"decode at {length:,}", (1, length, tokens), figure
 
 
 def streams(count, length, tokens):
-    """Tokens per second of all streams together, with their prompts."""
+    """Tokens of all responses per second, including the time for the prompts."""
     figure = lambda rows: statistics.median(speed for speed, *_ in rows)
     return f"{count} streams of {length} + {tokens}", (count, length, tokens), figure
 

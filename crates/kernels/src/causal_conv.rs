@@ -1,4 +1,4 @@
-//! Causal convolutions of each channel by itself, as networks with recurrent layers have them.
+//! Depthwise causal convolutions, which networks with recurrent layers have.
 
 use crate::Pool;
 use crate::buffer::SharedSlice;
@@ -86,7 +86,8 @@ impl Kernel for ConvKernel<'_> {
         let channels = *channels;
         for (token, out) in (first..).zip(out.chunks_exact_mut(channels)) {
             for index in (0..channels).step_by(LANES) {
-                // SAFETY: `index` is within the rows, whose lengths [`CausalConv::check`] has checked; features as `Kernel` says.
+                // SAFETY: `index` is within the rows; [`CausalConv::forward`] has checked the lengths of weight, bias, x and out.
+                // Features as `Kernel` says.
                 unsafe {
                     let mut sum = bias.map_or(S::splat(0.), |bias| load_up_to::<S>(bias, index));
                     for (step, weight) in weight.chunks_exact(channels).enumerate() {
@@ -136,6 +137,7 @@ mod tests {
             let x = values(700 * channels, 3);
             let expected = expected(&conv, &x);
             for isa in Isa::available() {
+                let mut whole = None;
                 for piece in [700, 300, 2, 1] {
                     let pool = Pool::with_isa(2, isa);
                     let (mut state, mut found) = (None, Vec::new());
@@ -147,6 +149,7 @@ mod tests {
                     }
                     let near = found.iter().zip(&expected).all(|(found, expected)| (found - expected).abs() < 1e-5);
                     assert!(near && found.len() == expected.len(), "{kernel} {channels} {isa:?} {piece}");
+                    assert_eq!(whole.get_or_insert_with(|| found.clone()), &found, "{isa:?} {piece}: other bits");
                 }
             }
         }

@@ -6,13 +6,13 @@ use crate::buffer::SharedSlice;
 use crate::rows::{by_rows, load_up_to, store_up_to};
 use crate::simd::{Kernel, LANES, Simd, run};
 
-/// Added to the squared length of queries and keys.
+/// Added to the squared length of queries and keys, which may be zero.
 const EPSILON: f32 = 1e-6;
 
-/// Sums that are computed side by side, because each waits for the one before.
+/// Independent sums, which hide the latency of additions.
 const SUMS: usize = 4;
 
-/// The sizes of a layer. Each head of values has the queries and keys of one key head.
+/// The sizes of a layer. Each value head uses the queries and keys of one key head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaRuleShape {
     pub key_heads: usize,
@@ -255,6 +255,7 @@ mod tests {
             delta_rule_gates(&pool, [&decay, &bias], [&a, &b], &mut gates);
             let expected = expected(&shape, &qkv, &gates);
             for isa in Isa::available() {
+                let mut whole = None;
                 for piece in [90, 40, 1] {
                     let pool = Pool::with_isa(2, isa);
                     let (mut state, mut found) = (None, Vec::new());
@@ -268,6 +269,7 @@ mod tests {
                     }
                     let far = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0., f32::max);
                     assert!(far < 1e-5 && found.len() == expected.len(), "{shape:?} {isa:?} {piece}: {far}");
+                    assert_eq!(whole.get_or_insert_with(|| found.clone()), &found, "{isa:?} {piece}: other bits");
                 }
             }
         }

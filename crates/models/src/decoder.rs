@@ -14,7 +14,7 @@ mod training_pass;
 
 use std::ops::Range;
 
-use super::backend::{Angles, Backend, DType, Norm, Pool, Recurrent, SequenceStates, StatePart, Tensor};
+use super::backend::{Angles, Backend, DType, Norm, Pool, Recurrent, RecurrentRow, StatePart, Tensor};
 use super::block_arena::BlockArena;
 use super::causal_lm::{BatchRow, CausalLm, EmbeddedTokens, Logits, LogitsAt};
 use super::decoder_config::DecoderConfig;
@@ -37,7 +37,7 @@ pub use training_pass::{TargetScore, TrainingPass, TrainingText};
 enum StatePlace {
     /// Keys and values: the group, and the index of the layer in it.
     Attention { group: usize, layer: usize },
-    /// The first part of the recurrent states that is the layer's.
+    /// The layer's first part of a recurrent state.
     Recurrent { part: usize },
 }
 
@@ -83,7 +83,7 @@ impl<B: Recurrent> Decoder<B> {
         let layers = config.layers.iter().enumerate();
         let layers = layers.map(|(index, plan)| DecoderLayer::load(&loader, &config, index, plan));
         let layers = layers.collect::<Result<_>>()?;
-        // GGUF files of LFM2 have another name.
+        // GGUF files of LFM2 call it `token_embd_norm`.
         let output_norm = if loader.has("token_embd_norm") { "token_embd_norm" } else { "output_norm" };
         let output_norm = Norm::load_rms_norm(&loader, output_norm, width, epsilon, norm_weight_offset)?;
         let ropes = config.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<Result<_>>()?;
@@ -312,16 +312,18 @@ fn state_places(config: &DecoderConfig, by_window: bool) -> Vec<StatePlace> {
 }
 
 /// The recurrent states of the rows.
-fn sequence_states(rows: &[BatchRow<'_>]) -> Result<Vec<SequenceStates>> {
+fn sequence_states(rows: &[BatchRow<'_>]) -> Result<Vec<RecurrentRow>> {
     let mut offset = 0;
     let states = rows.iter().map(|BatchRow { tokens, start, state, .. }| {
         let count = tokens.len();
         offset += count;
         match state {
             Some(update) if update.read.is_some() == (*start > 0) => {
-                Ok(SequenceStates { offset: offset - count, count, update: *update })
+                Ok(RecurrentRow { offset: offset - count, count, update: *update })
             }
-            _ => Err(ModelError::Compute(format!("a row at position {start} has no state of the positions before"))),
+            _ => Err(ModelError::Compute(format!(
+                "the recurrent state of a row at position {start} is missing or unexpected"
+            ))),
         }
     });
     states.collect()

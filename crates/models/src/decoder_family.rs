@@ -57,6 +57,8 @@ pub struct DecoderFamily {
     pub fused_gate_up: bool,
     /// RoPE may apply to only the first elements of a head.
     pub partial_rotary: bool,
+    /// The default of `partial_rotary_factor`.
+    pub rotary_fraction: f32,
     /// The queries and keys of each head are normalized.
     pub qk_norms: bool,
     /// The outputs of attention and feed-forward network are normalized before the residual sum.
@@ -112,6 +114,7 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     biases: false,
     fused_gate_up: false,
     partial_rotary: false,
+    rotary_fraction: 1.,
     qk_norms: false,
     post_norms: false,
     gemma: false,
@@ -221,6 +224,7 @@ pub const FAMILIES: &[DecoderFamily] = &[
         model_types: &["qwen3_5_text"],
         rope: RopeLayout::Halves,
         partial_rotary: true,
+        rotary_fraction: 0.25,
         qk_norms: true,
         head_width: Some(256),
         rope_base: 10_000_000.,

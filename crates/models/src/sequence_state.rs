@@ -6,7 +6,7 @@ use super::kv::blocks_for;
 use super::state_arenas::StateArenas;
 use super::state_layout::StateUpdate;
 
-/// Arenas with the blocks of one sequence. All positions stay.
+/// Arenas with the blocks of one sequence. No position is evicted.
 #[derive(Debug)]
 pub struct SequenceState {
     pub(super) arenas: StateArenas,

@@ -1,4 +1,4 @@
-//! The memory of what one model keeps of sequences.
+//! The memory of what one model keeps of its sequences.
 
 use std::any::Any;
 

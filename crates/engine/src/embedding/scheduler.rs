@@ -3,7 +3,7 @@
 //! A request's texts are computed in order. Between requests, the next text comes from the tenant with the fewest
 //! served tokens. Within a tenant, it is the text with the lowest tag (self-clocked fair queueing, Golestani 1994): the
 //! tag of the request's text before it, plus its own tokens. A new request starts at the highest tag of a text that was
-//! taken. So it does not wait for a huge request to end, and many small ones that follow each other do not starve that.
+//! taken. So it does not wait for a huge request to end, and a stream of small ones does not starve that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -29,7 +29,8 @@ impl Registry {
             self.devices.get(self.device_index(id)).ok_or_else(|| unusable("its device does not exist".to_owned()))?;
         let backend = device.backend.for_training();
         let checkpoint = catch_load_panic(|| Checkpoint::open_text(&found.path)).map_err(unusable)?;
-        let config = checkpoint.weights().decoder_config().map_err(|error| unusable(error.to_string()))?;
+        let config = || checkpoint.weights().decoder_config().map_err(|error| error.to_string());
+        let config = catch_load_panic(config).map_err(unusable)?;
         let targets = targets(config.adapter_modules, &options.target_modules).map_err(unusable)?;
         let footprint = Footprint::new(checkpoint.weights(), &backend);
         let memory = Memory::new(&config, data, options);
@@ -63,7 +64,10 @@ impl Registry {
             parameters.modules.iter().any(|module| projections.iter().any(|name| module.tensor.ends_with(name)))
         };
         if let Some((name, _)) = targets.iter().find(|(_, projections)| !has(projections)) {
-            return Err(unusable(no_module(name)));
+            return Err(unusable(match config.is_recurrent() {
+                true => format!("{}, or whose rows its GGUF file has in another order", no_module(name)),
+                false => no_module(name),
+            }));
         }
         let device = device.runtime.device.index;
         Ok(TrainableModel { id: id.to_owned(), device, decoder, backend, parameters, micro_batch, keep_graphs, lease })

@@ -165,7 +165,9 @@ impl ChatTokenizer {
         let (bos, eos) = (id("bos_token"), id("eos_token"));
         // transformers, too, does without one that is damaged.
         let generation = files.json("generation_config.json").unwrap_or_default();
-        let configured = [eos_ids(&generation), eos_ids(&files.json("config.json")?)].concat();
+        let model = files.json("config.json")?;
+        let of_texts = model.get("text_config").map(eos_ids).unwrap_or_default();
+        let configured = [eos_ids(&generation), eos_ids(&model), of_texts].concat();
         let all = EOS_TOKENS.iter().filter_map(|text| special_tokens.id(text)).chain(eos).chain(configured);
         let eos_ids: HashSet<u32> = all.filter(|id| (*id as usize) < count).collect();
         let document_bos = bos.filter(|bos| {

@@ -67,6 +67,7 @@ fn an_edited_file_reports_what_is_wrong() {
         (edit("llama.block_count", &number(0)), "llama.block_count is Unsigned(0)"),
         (edit("llama.feed_forward_length", &number(64)), "has the shape [128, 64], the metadata requires [64, 64]"),
         (edit("llama.block_count", &number(3)), "no tensor blk.2."),
+        (edit("llama.block_count", &number(1)), "tensors that the model's family does not use"),
         (edit("llama.embedding_length", &number(128)), "of 32 elements of a head is not supported"),
         (edit("llama.context_length", &number(u32::MAX)), "llama.context_length"),
         (

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::interface::{Angles, Backend, LowRankUpdate, Matrix, Tensor};
-use super::recurrent::DeltaRuleInputs;
+use super::recurrent::{DeltaRuleInputs, RecurrentRow};
 use super::types::{AttentionShape, Conv1dShape, DeltaRuleShape};
 use crate::error::{ModelError, Result};
 use crate::kv::SequenceSlice;
@@ -30,6 +30,16 @@ pub fn conv1d<B: Backend>(shape: &Conv1dShape, x: &Tensor<B>) -> Result<usize> {
     let fits = x.channels == shape.inputs && x.size[1] == 1 && x.images > 0;
     let outputs = shape.output(x.pixels()).filter(|_| fits);
     outputs.ok_or_else(|| ModelError::Compute(format!("{shape:?} does not take a tensor of {:?}", x.shape())))
+}
+
+/// A step reads and writes different blocks of states.
+pub fn state_updates(sequences: &[RecurrentRow]) -> Result<()> {
+    match sequences.iter().find(|sequence| sequence.update.read == Some(sequence.update.write)) {
+        Some(RecurrentRow { update, .. }) => {
+            Err(ModelError::Compute(format!("the state in block {} cannot be read and written at once", update.write)))
+        }
+        None => Ok(()),
+    }
 }
 
 /// `x` has the tokens of these sequences, one after another, and the channels of a convolution.

@@ -36,7 +36,7 @@ pub use interface::{
     Angles, Backend, FeedForward, LowRankUpdate, Matrix, Norm, Pause, RequestOptions, RoutedTokens, Tensor,
 };
 pub use paged_attention::PagedAttention;
-pub use recurrent::{CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, SequenceStates, StatePart};
+pub use recurrent::{CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart};
 pub use routing::Routing;
 pub use time_convolutions::{AdaIn, ChannelActivation, TimeConvolutions};
 pub use types::{

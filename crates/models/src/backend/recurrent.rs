@@ -1,4 +1,4 @@
-//! Recurrent layers, whose state stands for all tokens before.
+//! Recurrent layers, in which a state of fixed size stands for all earlier tokens.
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ pub trait Recurrent: PagedAttention {
     ) -> Result<Tensor<Self>>;
 
     /// The gated delta rule over the tokens of each sequence: `[1, tokens, 1, values_len]`. The state of a sequence has
-    /// [`DeltaRuleShape::state_len`] elements, in an order of the device.
+    /// [`DeltaRuleShape::state_len`] elements, in an order that the device chooses.
     ///
     /// # Errors
     /// If a block has no memory, or sizes do not fit; nothing is written then.
@@ -41,7 +41,7 @@ pub trait Recurrent: PagedAttention {
         inputs: DeltaRuleInputs<'_, Self>,
     ) -> Result<Tensor<Self>>;
 
-    /// An upper bound of the temporary bytes of [`Self::delta_rule`] for `tokens` tokens in total, in so many sequences.
+    /// An upper bound of the temporary bytes of [`Self::delta_rule`] for `tokens` tokens in total, in `sequences` sequences.
     fn delta_rule_bytes(&self, shape: &DeltaRuleShape, tokens: usize, sequences: usize) -> usize;
 }
 
@@ -69,7 +69,7 @@ impl<B: Backend> CausalConv<B> {
 #[derive(Debug)]
 pub struct DeltaRule<B: Backend> {
     pub shape: DeltaRuleShape,
-    /// The factor of the state is `exp(decay · softplus(a + bias))`: `[value_heads]`, negative.
+    /// `[value_heads]`, not positive. The factor of the state is `exp(decay · softplus(a + bias))`.
     pub decay: B::Vector,
     /// `[value_heads]`
     pub bias: B::Vector,
@@ -91,12 +91,12 @@ pub struct DeltaRuleInputs<'a, B: Backend> {
 pub struct StatePart<'a, B: Recurrent> {
     pub arena: &'a mut B::StateArena,
     pub part: usize,
-    pub sequences: &'a [SequenceStates],
+    pub sequences: &'a [RecurrentRow],
 }
 
 /// Tokens of one sequence in a batch, and its states.
 #[derive(Clone, Copy, Debug)]
-pub struct SequenceStates {
+pub struct RecurrentRow {
     /// Index of the first token in the batch.
     pub offset: usize,
     pub count: usize,
@@ -104,13 +104,13 @@ pub struct SequenceStates {
 }
 
 impl<B: Recurrent> StatePart<'_, B> {
-    /// The part that comes so many parts after this one.
-    pub fn offset(&mut self, parts: usize) -> StatePart<'_, B> {
+    /// The part that comes `parts` parts after this one.
+    pub fn part_after(&mut self, parts: usize) -> StatePart<'_, B> {
         StatePart { arena: self.arena, part: self.part + parts, sequences: self.sequences }
     }
 }
 
-impl SequenceStates {
+impl RecurrentRow {
     pub(super) fn tokens(&self) -> Range<usize> {
         self.offset..self.offset + self.count
     }
@@ -118,5 +118,5 @@ impl SequenceStates {
 
 /// The error for a block of states that has no memory, or another size.
 pub(super) fn missing_state(id: BlockId) -> ModelError {
-    ModelError::Compute(format!("block {id} of recurrent states has no memory, or other parts"))
+    ModelError::Compute(format!("block {id} of recurrent states has no memory, or parts of other sizes"))
 }

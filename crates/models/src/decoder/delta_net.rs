@@ -7,11 +7,11 @@ use crate::backend::{
     Activation, Backend, Candle, CausalConv, DeltaRule, DeltaRuleInputs, Norm, Recurrent, StatePart, Tensor,
 };
 use crate::decoder_config::{DecoderConfig, DeltaNetConfig};
-use crate::error::Result;
+use crate::error::{ModelError, Result};
 use crate::nn::{Context, Linear};
 use crate::weights::{Candidate, Loader};
 
-/// `output(norm(delta_rule(silu(conv(qkv)))) · silu(gate))`, where all inputs are projections.
+/// `output(norm(delta_rule(silu(conv(qkv)), a, b)) · silu(gate))`, where `qkv`, `gate`, `a` and `b` are projections of the input.
 #[derive(Debug)]
 pub(super) struct DeltaNet<B: Recurrent> {
     attn_qkv: Linear<B>,
@@ -46,6 +46,9 @@ impl<B: Recurrent> DeltaNet<B> {
         if logarithmic_decay {
             decay.iter_mut().for_each(|decay| *decay = -decay.exp());
         }
+        if !decay.iter().all(|decay| decay.is_finite() && *decay <= 0.) {
+            return Err(ModelError::Checkpoint(format!("tensor {} has decays that are not negative", stem("ssm_a"))));
+        }
         let bias = loader.bias(&stem("ssm_dt"), shape.value_heads)?;
         Ok(Self {
             attn_qkv: projection("attn_qkv", shape.inputs_len(), width)?,
@@ -59,12 +62,14 @@ impl<B: Recurrent> DeltaNet<B> {
         })
     }
 
-    /// Computes the tokens after those that the two parts of `states` stand for, and replaces these.
+    /// Continues from the two parts of the sequences' states, and writes the new ones.
     pub fn forward(&self, ctx: &Context<'_, B>, normed: &Tensor<B>, mut states: StatePart<'_, B>) -> Result<Tensor<B>> {
         let Projected { qkv, gate, a, b } = self.project(ctx, normed)?;
-        let mut qkv = ctx.causal_conv(&self.conv, states.offset(0), &qkv)?;
-        ctx.activate(Activation::Silu, &mut qkv, None)?;
-        let out = ctx.delta_rule(&self.rule, states.offset(1), DeltaRuleInputs { qkv, a: &a, b: &b })?;
+        let mut convolved = ctx.causal_conv(&self.conv, states.part_after(0), &qkv)?;
+        drop(qkv);
+        ctx.activate(Activation::Silu, &mut convolved, None)?;
+        let inputs = DeltaRuleInputs { qkv: convolved, a: &a, b: &b };
+        let out = ctx.delta_rule(&self.rule, states.part_after(1), inputs)?;
         self.gated(ctx, &out, gate)
     }
 

@@ -84,7 +84,7 @@ impl<B: Recurrent> DecoderLayer<B> {
         let DecoderConfig { width, epsilon, norm_weight_offset: offset, .. } = *config;
         let norm = |suffix: &str| Norm::load_rms_norm(loader, &format!("blk.{index}.{suffix}"), width, epsilon, offset);
         let post_norm = |suffix: &str| plan.post_norms.then(|| norm(suffix)).transpose();
-        // GGUF files of Qwen 3.5 have transformers' name.
+        // GGUF files of Qwen 3.5 use the name of transformers.
         let has_other_name = !plan.post_norms && loader.has(&format!("blk.{index}.post_attention_norm"));
         let ffn_norm = if has_other_name { "post_attention_norm" } else { "ffn_norm" };
         Ok(Self {

@@ -31,7 +31,7 @@ impl<B: Recurrent> ShortConv<B> {
         Ok(Self { inputs: [input(0)?, input(1)?, input(2)?], conv, output })
     }
 
-    /// Convolves the tokens after those whose inputs are in `states`, and replaces these.
+    /// Continues from the sequences' states, and writes the new ones.
     pub fn forward(&self, ctx: &Context<'_, B>, normed: &Tensor<B>, states: StatePart<'_, B>) -> Result<Tensor<B>> {
         self.gated(ctx, normed, |x| ctx.causal_conv(&self.conv, states, x))
     }

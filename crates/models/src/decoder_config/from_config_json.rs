@@ -170,8 +170,8 @@ fn layers(
     Ok(rotates.into_iter().zip(windows).enumerate().map(layer).collect())
 }
 
-/// The width of LFM2's feed-forward network. By default, `config.json` has that of a network without a gate; with one, two
-/// thirds of it are as many parameters.
+/// The width of LFM2's feed-forward network. By default, `config.json` gives that of a network without a gate. One with a
+/// gate has two thirds of it, for the same number of parameters.
 fn lfm2_inner(config: &ConfigJson<'_>) -> Result<usize> {
     let inner = match config.integer("block_ff_dim", 1 << 20)? {
         Some(inner) => inner,
@@ -182,8 +182,11 @@ fn lfm2_inner(config: &ConfigJson<'_>) -> Result<usize> {
     }
     let factor = config.float("block_ffn_dim_multiplier")?.unwrap_or(1.);
     let multiple = config.integer("block_multiple_of", 1 << 16)?.unwrap_or(256);
-    let inner = ((2 * inner / 3) as f64 * f64::from(factor)) as usize;
-    Ok(inner.next_multiple_of(multiple.max(1)))
+    let scaled = (2 * inner / 3) as f64 * f64::from(factor);
+    if !(1. ..=f64::from(1 << 20)).contains(&scaled) {
+        return reject_config(format!("block_ffn_dim_multiplier is {factor}, which makes {scaled} of {inner}"));
+    }
+    Ok((scaled as usize).next_multiple_of(multiple))
 }
 
 /// The mixers of the layers that have no attention: those of another type in `layer_types`. Older files have

@@ -66,9 +66,9 @@ impl DecoderConfig {
             ));
         }
         let blocks = keys.required("block_count", 1 << 10)?;
-        let layer_count = header.layer_count().and_then(|layers| usize::try_from(layers).ok()).unwrap_or(blocks);
+        let layer_count = usize::try_from(header.draft_layers().start).unwrap_or(blocks);
         if layer_count == 0 {
-            return reject_config(format!("all of {blocks} layers only draft"));
+            return reject_config(format!("all {blocks} layers are draft layers"));
         }
         let kv_heads = kv_heads(&keys, heads, layer_count)?;
         let scale_width = if family.width_scaled_layer_count == Some(layer_count) { width / heads } else { head_width };
@@ -112,8 +112,9 @@ fn reject_unsupported(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -
         _ => false,
     };
     // Sections of the rotary embedding have the same positions in a text, and layers that only draft are not read.
-    let is_read = |key: &str| family.recurrent == Some(RecurrentMixer::DeltaNet) && HARMLESS_FOR_TEXT.contains(&key);
-    for key in UNSUPPORTED_KEYS.iter().filter(|key| !is_read(key)) {
+    let is_harmless =
+        |key: &str| family.recurrent == Some(RecurrentMixer::DeltaNet) && HARMLESS_FOR_TEXT.contains(&key);
+    for key in UNSUPPORTED_KEYS.iter().filter(|key| !is_harmless(key)) {
         let name = keys.key(key);
         if let Some(value) = keys.metadata.get(&name)
             && !is_off(key, value)
@@ -170,7 +171,11 @@ fn kv_heads(keys: &ArchitectureMetadata<'_>, heads: usize, layer_count: usize) -
     };
     let numbers = array.numbers().and_then(|numbers| numbers.map(number).collect::<Option<Vec<usize>>>());
     match numbers.filter(|numbers| numbers.iter().all(|heads| *heads <= 1 << 10)) {
-        Some(numbers) if numbers.len() == layer_count => Ok(numbers),
+        // Draft layers may follow.
+        Some(mut numbers) if numbers.len() >= layer_count => {
+            numbers.truncate(layer_count);
+            Ok(numbers)
+        }
         _ => reject_config(format!("{} is not a number for each of {layer_count} layers", keys.key(KEY))),
     }
 }

@@ -88,7 +88,7 @@ pub struct AttentionConfig {
     pub scale: f32,
     /// Soft cap of the scores: `cap * tanh(x / cap)`.
     pub soft_cap: Option<f32>,
-    /// The output of each head is multiplied by the sigmoid of a gate, whose rows the query projection has, too.
+    /// The output of each head is multiplied by the sigmoid of a gate. `attn_q` also has the rows of the gate.
     pub output_gate: bool,
 }
 
@@ -241,7 +241,8 @@ impl DecoderConfig {
     pub(super) fn is_reordered(&self, matrix: &LoadedMatrix) -> bool {
         let mixer = matrix.layer().and_then(|layer| self.layers.get(layer)).map(|layer| &layer.mixer);
         let is_of_mixer = !matrix.projection().starts_with("ffn_");
-        matches!(mixer, Some(MixerConfig::DeltaNet(net)) if is_of_mixer && net.shape.tiled)
+        let is_other_order = |shape: &DeltaRuleShape| shape.tiled && shape.key_heads != shape.value_heads;
+        matches!(mixer, Some(MixerConfig::DeltaNet(net)) if is_of_mixer && is_other_order(&net.shape))
     }
 
     /// The groups of layers with attention: the window and the layers of each. Layers with the same window are a group, the largest
@@ -298,6 +299,9 @@ impl DecoderConfig {
     /// Checks the values against each other.
     fn check(self) -> Result<Self, ModelError> {
         self.layers.iter().try_for_each(|layer| layer.check(&self.ropes))?;
+        if self.attention().next().is_none() {
+            return reject_config("a decoder without attention is not supported".to_owned());
+        }
         let first = self.attention().next().map(AttentionConfig::kv_sizes);
         if self.attention().any(|attention| Some(attention.kv_sizes()) != first) {
             return reject_config("layers with different key-value heads are not supported".to_owned());
@@ -322,7 +326,7 @@ impl LayerConfig {
             | MixerConfig::DeltaNet(DeltaNetConfig { kernel, .. })
                 if *kernel < 2 =>
             {
-                return reject_config(format!("a convolution over {kernel} tokens is not supported"));
+                return reject_config(format!("a kernel of {kernel} is not supported; it must be at least 2"));
             }
             MixerConfig::DeltaNet(DeltaNetConfig { shape, .. })
                 if !shape.value_heads.is_multiple_of(shape.key_heads) =>

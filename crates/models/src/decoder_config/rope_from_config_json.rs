@@ -50,7 +50,7 @@ fn rope(
     let base = parameter("rope_theta")?.unwrap_or(theta);
     let fraction = match parameter("partial_rotary_factor")? {
         Some(fraction) => fraction,
-        None => config.float("partial_rotary_factor")?.unwrap_or(1.),
+        None => config.float("partial_rotary_factor")?.unwrap_or(family.rotary_fraction),
     };
     if fraction != 1. && !family.partial_rotary {
         return reject_config(format!("a partial_rotary_factor of {fraction} is not supported for {}", family.name));

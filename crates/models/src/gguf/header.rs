@@ -1,6 +1,7 @@
 //! Parses and checks a header: magic number, version, metadata and tensor table.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use super::cursor::Cursor;
 use super::value::{Metadata, Value};
@@ -15,11 +16,14 @@ pub struct Header {
 }
 
 impl Header {
-    /// The layers of the network, without those that only draft, which come last.
-    pub fn layer_count(&self) -> Option<u64> {
-        let architecture = self.metadata.text("general.architecture")?;
-        let drafting = self.metadata.integer(&format!("{architecture}.nextn_predict_layers")).unwrap_or(0);
-        self.metadata.integer(&format!("{architecture}.block_count"))?.checked_sub(drafting)
+    /// The layers that only draft, which come last.
+    pub fn draft_layers(&self) -> Range<u64> {
+        let number = |key: &str| {
+            let architecture = self.metadata.text("general.architecture")?;
+            self.metadata.integer(&format!("{architecture}.{key}"))
+        };
+        let count = number("block_count").unwrap_or(0);
+        count.saturating_sub(number("nextn_predict_layers").unwrap_or(0))..count
     }
 }
 

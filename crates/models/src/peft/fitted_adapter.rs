@@ -116,7 +116,8 @@ impl<'a> FittedModule<'a> {
             found
         };
         let whole = || target.stems.iter().map(|stem| with_stem(stem)).find(|found| found.len() == target.projections);
-        let part = || target.part_of.and_then(|(stem, index)| with_stem(stem).get(index).copied());
+        let parts = |stem: &str| Some(with_stem(stem)).filter(|parts| parts.len() > 1);
+        let part = || target.part_of.and_then(|(stem, index)| parts(stem)?.get(index).copied());
         let matrices = whole().unwrap_or_else(|| part().into_iter().collect());
         let Some(first) = matrices.first() else {
             return invalid(format!("its tensor {} is for a module that the base model does not have", down.name));

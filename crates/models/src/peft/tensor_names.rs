@@ -129,7 +129,7 @@ const ROLES: &[(&str, Role)] = &[
 const PREFIX: &str = "base_model.model.";
 
 /// The attributes of a model that hold its network. A model without a head is the network itself.
-const NETWORKS: &[&str] = &["model.", "bert.", "roberta."];
+const NETWORKS: &[&str] = &["model.language_model.", "model.", "bert.", "roberta."];
 
 /// Tensors that are not supported, recognised by parts of their names, and what they belong to.
 const UNSUPPORTED: &[(&str, &str)] = &[

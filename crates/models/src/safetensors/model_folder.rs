@@ -84,8 +84,8 @@ impl ModelFolder {
     }
 }
 
-/// Models for texts and pictures, of which the part for texts can be used by itself: their `model_type`.
-const WITH_TEXT_CONFIG: [&str; 1] = ["qwen3_5"];
+/// The `model_type` of multimodal models whose part for texts can be used by itself.
+const MULTIMODAL_TYPES: [&str; 1] = ["qwen3_5"];
 
 /// The configuration of a folder. That of the part for texts takes the place of a model for texts and pictures.
 ///
@@ -94,7 +94,7 @@ const WITH_TEXT_CONFIG: [&str; 1] = ["qwen3_5"];
 pub fn read_config(folder: &Path) -> Result<Value, ModelError> {
     let mut config = read_json(&folder.join("config.json"))?;
     let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
-    if WITH_TEXT_CONFIG.contains(&kind)
+    if MULTIMODAL_TYPES.contains(&kind)
         && let Some(Value::Object(text)) = config.get("text_config").cloned()
         && let Some(config) = config.as_object_mut()
     {

@@ -38,12 +38,12 @@ impl Weights for GgufFile {
         StoredTensor { name: &info.name, storage, start, shape, dtype: info.dtype }.rows(first, count)
     }
 
-    /// Leaves out the layers that only draft.
+    /// Leaves out layers that only draft.
     fn names(&self) -> Vec<String> {
-        let layers = self.header.layer_count();
+        let drafting = self.header.draft_layers();
         let drafts = |name: &str| {
             let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<u64>().ok());
-            layer.zip(layers).is_some_and(|(layer, layers)| layer >= layers)
+            layer.is_some_and(|layer| drafting.contains(&layer))
         };
         self.header.tensors.iter().map(|tensor| &tensor.name).filter(|name| !drafts(name)).cloned().collect()
     }

@@ -41,10 +41,10 @@ const FOUR_NORMS: &[(&str, &str)] = &[
 const EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
 const STACKED_EXPERT_NAMES: &[(&str, &str)] =
     &[("ffn_gate_up_exps", "mlp.experts.gate_up_proj"), ("ffn_down_exps", "mlp.experts.down_proj")];
-/// Vectors of a delta network, whose names have no ending, either.
+/// Vectors whose names do not end in `.weight`, either.
 const VECTOR_NAMES: &[(&str, &str)] = &[("ssm_a", "linear_attn.A_log"), ("ssm_dt", "linear_attn.dt_bias")];
-/// The beginnings of the names of tensors that texts do not need: of a vision tower, and of layers that only draft.
-const NOT_FOR_TEXTS: &[&str] = &["model.visual.", "mtp."];
+/// The beginnings of the names of Qwen 3.5's tensors that texts do not need: of the vision tower, and of layers that only draft.
+const IGNORED_PREFIXES: &[&str] = &["model.visual.", "mtp."];
 /// Mixtral's names of an expert's tensors before transformers 5.
 const MIXTRAL_EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "w1"), ("ffn_up", "w3"), ("ffn_down", "w2")];
 
@@ -125,8 +125,10 @@ impl Weights for ModelFolder {
 
     /// Leaves out the RoPE frequencies of old exports, which `config.json` describes.
     fn names(&self) -> Vec<String> {
+        let is_qwen = decoder_config::find_family(&self.config).is_ok_and(|family| family.name == "qwen35");
+        let ignored = if is_qwen { IGNORED_PREFIXES } else { &[] };
         let is_needed = |name: &&str| {
-            !name.ends_with(".rotary_emb.inv_freq") && NOT_FOR_TEXTS.iter().all(|prefix| !name.starts_with(prefix))
+            !name.ends_with(".rotary_emb.inv_freq") && ignored.iter().all(|prefix| !name.starts_with(prefix))
         };
         ModelFolder::names(self).filter(is_needed).map(str::to_owned).collect()
     }

@@ -1,8 +1,8 @@
 //! The gated delta rule in chunks of tokens (Yang et al. 2024, <https://arxiv.org/abs/2406.06484>, with the gates of
 //! <https://arxiv.org/abs/2412.06464>).
 //!
-//! Within a chunk, the updates of its tokens depend on each other through a triangular matrix. Its inverse is computed by blocks
-//! of twice the size in each step, which is as exact as substitution row by row, in few products of whole matrices.
+//! Within a chunk, the updates of tokens depend on each other through a triangular matrix. It is inverted level by level, with
+//! blocks of twice the size each time: as accurate as forward substitution, in few products of whole matrices.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ use crate::error::Result;
 const CHUNK: usize = 64;
 /// Added to the squared length of queries and keys.
 const EPSILON: f64 = 1e-6;
-/// Added to logarithms of what must become zero.
+/// The logarithm of a factor that must vanish.
 const NEVER: f32 = -1e30;
 
 /// The heads of texts of equal length: `[heads, tokens, …]`.
@@ -85,12 +85,11 @@ pub(super) fn compute(
 
 /// An upper bound of the temporary bytes for `tokens` tokens in so many sequences.
 pub(super) fn bytes(shape: &DeltaRuleShape, tokens: usize, sequences: usize) -> usize {
-    // Of each token: the inputs, queries and keys of each head of values before and after they are ordered by heads, results,
-    // and its rows of the matrices of a chunk.
+    // Per token: the inputs, copies of expanded queries and keys, values and results, and its rows of the matrices of a chunk.
     let keys = shape.value_heads * shape.key_width;
     let of_token = shape.inputs_len() + 8 * keys + 8 * shape.values_len() + 8 * CHUNK * shape.value_heads;
-    // The states before and after, each also in one tensor for all sequences.
-    (tokens * of_token + 4 * sequences * shape.state_len()) * size_of::<f32>()
+    // The states before the step, those of all sequences in one tensor, and those after a chunk with two addends.
+    (tokens * of_token + 6 * sequences * shape.state_len()) * size_of::<f32>()
 }
 
 /// The logarithms of the state's factors, and the weights of updates: `[tokens, value_heads]` each.
@@ -115,7 +114,7 @@ fn expanded_keys(candle: &Candle, rule: &DeltaRule<Candle>, x: &Array) -> Result
 /// Computes chunk by chunk from a state, `[heads, key_width, value_width]`. Returns the outputs, `[heads, tokens, value_width]`, and
 /// the state after them.
 fn chunks(candle: &Candle, heads: &Heads, mut state: Array, length: usize) -> Result<(Array, Array)> {
-    let mut outputs = Vec::new();
+    let (mut outputs, mut masks) = (Vec::new(), None);
     for first in (0..length).step_by(CHUNK) {
         let count = CHUNK.min(length - first);
         let part = |x: &Array| x.narrow(1, first, count)?.contiguous();
@@ -124,7 +123,10 @@ fn chunks(candle: &Candle, heads: &Heads, mut state: Array, length: usize) -> Re
         // From the beginning of the chunk to each token.
         let decay = part(&heads.log_factors)?.cumsum(1)?;
         let between = decay.unsqueeze(2)?.broadcast_sub(&decay.unsqueeze(1)?)?;
-        let masks = Masks::new(candle, count)?;
+        let masks = match &mut masks {
+            Some((tokens, masks)) if *tokens == count => masks,
+            masks => &mut masks.insert((count, Masks::new(candle, count)?)).1,
+        };
         let between = between.broadcast_add(&masks.future)?.exp()?;
         let decay = decay.exp()?.unsqueeze(2)?;
         let weighted_keys = k.broadcast_mul(&weights)?;
@@ -174,10 +176,9 @@ impl Masks {
         })
     }
 
-    /// The inverse of `1 + x` for each matrix of `x`, `[heads, tokens, tokens]`, of which only the elements below the diagonal
-    /// count.
+    /// The inverse of `1 + x` for each matrix of `x`, `[heads, tokens, tokens]`. Reads only elements below the diagonal.
     fn inverse(&self, x: &Array) -> ArrayResult<Array> {
-        // The inverse of the blocks on the diagonal. Those of twice the size have another block, below the first of two.
+        // Merges pairs of inverted blocks on the diagonal, A and B: the new block below A is −B⁻¹ C A⁻¹.
         let mut inverse = self.identity.broadcast_as(x.shape())?.contiguous()?;
         for mask in &self.blocks {
             let below = x.broadcast_mul(mask)?;

@@ -1,7 +1,7 @@
 //! Any device of candle (<https://github.com/huggingface/candle>): CUDA, Metal, or the CPU.
 //!
 //! Operations only enqueue work on the device; none waits for a result, except for those that return values to the host.
-//! Indices that all layers share are uploaded once for each step. candle runs the CPU device with threads of its own:
+//! Indices that all layers with attention share are uploaded once for each step. candle runs the CPU device with threads of its own:
 //! `RAYON_NUM_THREADS` sets their number. Operations of the CPU that need gradients use the kernels of the host instead
 //! (`host` and `host_products`).
 

@@ -10,7 +10,7 @@ use super::text_groups::{stacked, text_groups, ungrouped};
 use crate::backend::checks;
 use crate::backend::interface::{Backend, Tensor};
 use crate::backend::recurrent::{
-    CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, SequenceStates, StatePart, missing_state,
+    CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart, missing_state,
 };
 use crate::backend::types::DeltaRuleShape;
 use crate::block_arena::{BlockArena, BlockId};
@@ -33,9 +33,10 @@ impl CandleStateArena {
     }
 
     /// The states that a step reads, `[length]` each. Those that it writes must have memory, and the same length.
-    fn read(&mut self, part: usize, sequences: &[SequenceStates], length: usize) -> Result<Vec<Array>> {
+    fn read(&mut self, part: usize, sequences: &[RecurrentRow], length: usize) -> Result<Vec<Array>> {
+        checks::state_updates(sequences)?;
         let mut states = Vec::with_capacity(sequences.len());
-        for SequenceStates { update, .. } in sequences {
+        for RecurrentRow { update, .. } in sequences {
             if self.part(part, update.write)?.elem_count() != length {
                 return Err(missing_state(update.write));
             }
@@ -48,7 +49,7 @@ impl CandleStateArena {
     }
 
     /// Writes the states after a step.
-    fn write(&mut self, part: usize, sequences: &[SequenceStates], states: Vec<Array>) -> Result<()> {
+    fn write(&mut self, part: usize, sequences: &[RecurrentRow], states: Vec<Array>) -> Result<()> {
         for (sequence, state) in sequences.iter().zip(states) {
             *self.part(part, sequence.update.write)? = state.detach();
         }
@@ -133,7 +134,7 @@ impl Recurrent for Candle {
         StatePart { arena, part, sequences }: StatePart<'_, Self>,
         x: &Tensor<Self>,
     ) -> Result<Tensor<Self>> {
-        let texts: Vec<_> = sequences.iter().map(SequenceStates::tokens).collect();
+        let texts: Vec<_> = sequences.iter().map(RecurrentRow::tokens).collect();
         checks::causal_conv(conv.channels, texts.iter().cloned(), x)?;
         let before = arena.read(part, sequences, conv.state_len())?;
         let (outputs, after) = convolve(self, conv, &texts, &before, &x.data)?;
@@ -149,7 +150,7 @@ impl Recurrent for Candle {
         StatePart { arena, part, sequences }: StatePart<'_, Self>,
         inputs: DeltaRuleInputs<'_, Self>,
     ) -> Result<Tensor<Self>> {
-        let texts: Vec<_> = sequences.iter().map(SequenceStates::tokens).collect();
+        let texts: Vec<_> = sequences.iter().map(RecurrentRow::tokens).collect();
         checks::delta_rule(&rule.shape, texts.iter().cloned(), &inputs)?;
         let before = arena.read(part, sequences, rule.shape.state_len())?;
         let (outputs, after) = delta_rule::compute(self, rule, &texts, &before, &inputs)?;
@@ -165,7 +166,7 @@ impl Recurrent for Candle {
 }
 
 impl Candle {
-    /// The convolution of whole texts, which keeps gradients. `texts` are the rows of each text.
+    /// The convolution of whole texts, differentiable. `texts` are the rows of each text.
     pub(crate) fn text_causal_conv(
         &self,
         conv: &CausalConv<Self>,
@@ -178,7 +179,7 @@ impl Candle {
         tensor_like(x, x.channels, &outputs)
     }
 
-    /// The gated delta rule over whole texts, which keeps gradients. `texts` are the rows of each text.
+    /// The gated delta rule over whole texts, differentiable. `texts` are the rows of each text.
     pub(crate) fn text_delta_rule(
         &self,
         rule: &DeltaRule<Self>,

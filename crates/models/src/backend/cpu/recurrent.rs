@@ -8,7 +8,7 @@ use super::device::Cpu;
 use crate::backend::checks;
 use crate::backend::interface::{Backend, Tensor};
 use crate::backend::recurrent::{
-    CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, SequenceStates, StatePart, missing_state,
+    CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart, missing_state,
 };
 use crate::backend::types::DeltaRuleShape;
 use crate::block_arena::{BlockArena, BlockId};
@@ -38,8 +38,9 @@ impl CpuStateArena {
     }
 
     /// Checks that the states of a step have memory, and parts of this length.
-    fn check(&mut self, part: usize, sequences: &[SequenceStates], length: usize) -> Result<()> {
-        for SequenceStates { update, .. } in sequences {
+    fn check(&mut self, part: usize, sequences: &[RecurrentRow], length: usize) -> Result<()> {
+        checks::state_updates(sequences)?;
+        for RecurrentRow { update, .. } in sequences {
             let (_, after) = self.part(part, *update)?;
             if after.len() != length {
                 return Err(missing_state(update.write));
@@ -106,7 +107,7 @@ impl Recurrent for Cpu {
         x: &Tensor<Self>,
     ) -> Result<Tensor<Self>> {
         let channels = conv.channels;
-        checks::causal_conv(channels, sequences.iter().map(SequenceStates::tokens), x)?;
+        checks::causal_conv(channels, sequences.iter().map(RecurrentRow::tokens), x)?;
         arena.check(part, sequences, conv.state_len())?;
         let kernel = kernels::CausalConv { weight: &conv.weight, bias: conv.bias.as_deref(), channels };
         let mut out = self.alloc(x.shape());
@@ -127,7 +128,7 @@ impl Recurrent for Cpu {
         StatePart { arena, part, sequences }: StatePart<'_, Self>,
         inputs: DeltaRuleInputs<'_, Self>,
     ) -> Result<Tensor<Self>> {
-        checks::delta_rule(shape, sequences.iter().map(SequenceStates::tokens), &inputs)?;
+        checks::delta_rule(shape, sequences.iter().map(RecurrentRow::tokens), &inputs)?;
         arena.check(part, sequences, shape.state_len())?;
         let DeltaRuleInputs { mut qkv, a, b } = inputs;
         kernels::normalise_queries_and_keys(&self.pool, shape, qkv.data_mut());

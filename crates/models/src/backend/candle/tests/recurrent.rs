@@ -2,7 +2,7 @@
 
 use super::{Cpu, candle, compare, random, random_tensor};
 use crate::backend::interface::{Backend, Tensor};
-use crate::backend::recurrent::{CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, SequenceStates, StatePart};
+use crate::backend::recurrent::{CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart};
 use crate::backend::types::DeltaRuleShape;
 use crate::block_arena::BlockArena;
 use crate::state_layout::StateUpdate;
@@ -25,11 +25,11 @@ fn arena<B: Recurrent>(backend: &B, blocks: u32) -> B::StateArena {
     arena
 }
 
-fn sequences(steps: &[(usize, Option<u32>, u32)]) -> Vec<SequenceStates> {
+fn sequences(steps: &[(usize, Option<u32>, u32)]) -> Vec<RecurrentRow> {
     let mut offset = 0;
     let sequence = |&(count, read, write): &(usize, Option<u32>, u32)| {
         offset += count;
-        SequenceStates { offset: offset - count, count, update: StateUpdate { read, write } }
+        RecurrentRow { offset: offset - count, count, update: StateUpdate { read, write } }
     };
     steps.iter().map(sequence).collect()
 }
@@ -89,6 +89,7 @@ fn states_that_do_not_fit_are_errors() {
             (2, vec![(2, None, 0)]),
             (1, vec![(1, None, 0)]),
             (1, vec![(1, None, 0), (2, None, 1)]),
+            (1, vec![(2, Some(1), 1)]),
         ] {
             let sequences = sequences(&steps);
             let states = StatePart { arena: &mut arena, part, sequences: &sequences };
@@ -126,7 +127,7 @@ fn delta_rule_in_two_steps<B: Recurrent>(backend: &B, shape: DeltaRuleShape) -> 
 }
 
 #[test]
-fn the_delta_rule_in_chunks_is_that_token_by_token() {
+fn the_delta_rule_in_chunks_matches_that_token_by_token() {
     for (tiled, value_width) in [(false, 16), (true, 20)] {
         let shape = DeltaRuleShape { key_heads: 2, value_heads: 6, key_width: 24, value_width, tiled };
         compare!("the delta rule", 1e-4, |b| delta_rule_in_two_steps(b, shape));
@@ -135,7 +136,7 @@ fn the_delta_rule_in_chunks_is_that_token_by_token() {
 
 /// Equal keys and no decay: the updates of a chunk depend on each other as much as they can.
 #[test]
-fn the_delta_rule_is_exact_for_equal_keys() {
+fn the_delta_rule_stays_accurate_for_equal_keys() {
     let shape = DeltaRuleShape { key_heads: 1, value_heads: 1, key_width: 8, value_width: 16, tiled: false };
     fn compute<B: Recurrent>(backend: &B, shape: DeltaRuleShape) -> Tensor<B> {
         let tokens = 128;
