@@ -13,7 +13,7 @@ use crate::backend::recurrent::{
     CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart, missing_state,
 };
 use crate::backend::types::DeltaRuleShape;
-use crate::block_arena::{BlockArena, BlockId};
+use crate::block_arena::{BlockArena, BlockId, Blocks};
 use crate::error::Result;
 
 /// The states of recurrent layers, in blocks.
@@ -22,14 +22,13 @@ pub struct CandleStateArena {
     device: Device,
     /// Elements of each part.
     parts: Vec<usize>,
-    blocks: Vec<Option<Vec<Array>>>,
+    blocks: Blocks<Vec<Array>>,
 }
 
 impl CandleStateArena {
     /// A part of a block: `[elements]`.
     fn part(&mut self, part: usize, id: BlockId) -> Result<&mut Array> {
-        let block = self.blocks.get_mut(id as usize).and_then(Option::as_mut);
-        block.and_then(|block| block.get_mut(part)).ok_or_else(|| missing_state(id))
+        self.blocks.get_mut(id).and_then(|block| block.get_mut(part)).ok_or_else(|| missing_state(id))
     }
 
     /// The states that a step reads, `[length]` each. Those that it writes must have memory, and the same length.
@@ -63,25 +62,16 @@ impl BlockArena for CandleStateArena {
     }
 
     fn ensure(&mut self, id: BlockId) -> Result<()> {
-        let index = id as usize;
-        if index >= self.blocks.len() {
-            self.blocks.resize_with(index + 1, || None);
-        }
-        if let Some(slot @ None) = self.blocks.get_mut(index) {
-            let zeros = |len: &usize| Array::zeros(*len, ArrayType::F32, &self.device);
-            *slot = Some(self.parts.iter().map(zeros).collect::<candle_core::Result<_>>()?);
-        }
-        Ok(())
+        let zeros = |len: &usize| Array::zeros(*len, ArrayType::F32, &self.device);
+        self.blocks.ensure(id, || Ok(self.parts.iter().map(zeros).collect::<candle_core::Result<_>>()?))
     }
 
     fn release(&mut self, id: BlockId) {
-        if let Some(slot) = self.blocks.get_mut(id as usize) {
-            *slot = None;
-        }
+        drop(self.blocks.take(id));
     }
 
     fn len(&self) -> usize {
-        self.blocks.iter().flatten().count()
+        self.blocks.len()
     }
 }
 
@@ -125,7 +115,7 @@ impl Recurrent for Candle {
     type StateArena = CandleStateArena;
 
     fn new_state_arena(&self, parts: &[usize]) -> CandleStateArena {
-        CandleStateArena { device: self.device().clone(), parts: parts.to_vec(), blocks: Vec::new() }
+        CandleStateArena { device: self.device().clone(), parts: parts.to_vec(), blocks: Blocks::default() }
     }
 
     fn causal_conv(

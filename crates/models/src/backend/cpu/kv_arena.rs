@@ -4,7 +4,7 @@ use half::f16;
 use outpost_kernels::{self as kernels, KvBlockMut, KvBlocks, KvPair, KvSlices, KvWrite};
 
 use crate::backend::types::Pool;
-use crate::block_arena::BlockArena;
+use crate::block_arena::{BlockArena, Blocks};
 use crate::error::{ModelError, Result};
 use crate::kv::{BLOCK, BlockId, BlockWrite, KvArena, KvShape, KvType};
 
@@ -12,7 +12,7 @@ use crate::kv::{BLOCK, BlockId, BlockWrite, KvArena, KvShape, KvType};
 #[derive(Debug)]
 pub struct CpuKvArena {
     shape: KvShape,
-    blocks: Vec<Option<Block>>,
+    blocks: Blocks<Block>,
 }
 
 #[derive(Debug)]
@@ -37,24 +37,16 @@ impl BlockArena for CpuKvArena {
     }
 
     fn ensure(&mut self, id: BlockId) -> Result<()> {
-        let index = id as usize;
-        if index >= self.blocks.len() {
-            self.blocks.resize_with(index + 1, || None);
-        }
-        if let Some(slot @ None) = self.blocks.get_mut(index) {
-            *slot = Some(Block { keys: KvBuffer::new(&self.shape), values: KvBuffer::new(&self.shape) });
-        }
-        Ok(())
+        let shape = &self.shape;
+        self.blocks.ensure(id, || Ok(Block { keys: KvBuffer::new(shape), values: KvBuffer::new(shape) }))
     }
 
     fn release(&mut self, id: BlockId) {
-        if let Some(slot) = self.blocks.get_mut(id as usize) {
-            *slot = None;
-        }
+        drop(self.blocks.take(id));
     }
 
     fn len(&self) -> usize {
-        self.blocks.iter().flatten().count()
+        self.blocks.len()
     }
 }
 
@@ -66,7 +58,7 @@ impl KvArena for CpuKvArena {
 
 impl CpuKvArena {
     pub fn new(shape: KvShape) -> Self {
-        Self { shape, blocks: Vec::new() }
+        Self { shape, blocks: Blocks::default() }
     }
 
     /// Writes keys and values of a layer, `[rows, kv_heads, head_width]`. Each write must have a different block.
@@ -83,7 +75,7 @@ impl CpuKvArena {
     ) -> Result<()> {
         // Blocks are moved out of the arena, so that several can be borrowed mutably.
         let mut taken = Vec::with_capacity(writes.len());
-        taken.extend(writes.iter().map(|write| self.blocks.get_mut(write.block as usize).and_then(Option::take)));
+        taken.extend(writes.iter().map(|write| self.blocks.take(write.block)));
         let missing = writes.iter().zip(&taken).find(|(_, block)| block.is_none()).map(|(write, _)| write.block);
         if missing.is_none() {
             let shape = self.shape;
@@ -95,8 +87,8 @@ impl CpuKvArena {
             kernels::kv_write(pool, [shape.kv_heads, shape.head_width], keys, values, &mut kernel_writes);
         }
         for (write, block) in writes.iter().zip(taken) {
-            if let (Some(slot), Some(_)) = (self.blocks.get_mut(write.block as usize), &block) {
-                *slot = block;
+            if let Some(block) = block {
+                self.blocks.put(write.block, block);
             }
         }
         missing.map_or(Ok(()), |id| Err(missing_block(id)))
@@ -110,7 +102,7 @@ impl CpuKvArena {
         if ids.len() < min_blocks {
             return Err(ModelError::Compute(format!("a row has {} KV blocks, but needs {min_blocks}", ids.len())));
         }
-        let find = |id: &BlockId| self.blocks.get(*id as usize).and_then(Option::as_ref);
+        let find = |id: &BlockId| self.blocks.get(*id);
         if let Some(missing) = ids.iter().find(|id| find(id).is_none()) {
             return Err(missing_block(*missing));
         }

@@ -11,7 +11,7 @@ use crate::backend::recurrent::{
     CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart, missing_state,
 };
 use crate::backend::types::DeltaRuleShape;
-use crate::block_arena::{BlockArena, BlockId};
+use crate::block_arena::{BlockArena, BlockId, Blocks};
 use crate::error::Result;
 use crate::state_layout::StateUpdate;
 
@@ -20,7 +20,7 @@ use crate::state_layout::StateUpdate;
 pub struct CpuStateArena {
     /// The elements of each part in a block.
     parts: Vec<Range<usize>>,
-    blocks: Vec<Option<Vec<f32>>>,
+    blocks: Blocks<Vec<f32>>,
 }
 
 impl CpuStateArena {
@@ -30,7 +30,7 @@ impl CpuStateArena {
             end += length;
             end - length..end
         };
-        Self { parts: lengths.iter().map(&mut part).collect(), blocks: Vec::new() }
+        Self { parts: lengths.iter().map(&mut part).collect(), blocks: Blocks::default() }
     }
 
     fn block_len(&self) -> usize {
@@ -53,16 +53,15 @@ impl CpuStateArena {
     fn part(&mut self, part: usize, update: StateUpdate) -> Result<(Option<&[f32]>, &mut [f32])> {
         let (StateUpdate { read, write }, range) = (update, self.parts.get(part).cloned());
         let range = range.ok_or_else(|| missing_state(write))?;
-        let (read, write) = match read {
+        let (before, after) = match read {
             Some(read) => {
-                let blocks = self.blocks.get_disjoint_mut([read as usize, write as usize]);
-                let [before, after] = blocks.map_err(|_| missing_state(write))?;
-                (Some(before.as_ref().ok_or_else(|| missing_state(read))?), after)
+                let (before, after) = self.blocks.get_pair(read, write);
+                (Some(before.ok_or_else(|| missing_state(read))?), after)
             }
-            None => (None, self.blocks.get_mut(write as usize).ok_or_else(|| missing_state(write))?),
+            None => (None, self.blocks.get_mut(write)),
         };
-        let write = write.as_mut().ok_or_else(|| missing_state(update.write))?;
-        Ok((read.map(|block| &block[range.clone()]), &mut write[range]))
+        let after = after.ok_or_else(|| missing_state(write))?;
+        Ok((before.map(|block| &block[range.clone()]), &mut after[range]))
     }
 }
 
@@ -72,24 +71,16 @@ impl BlockArena for CpuStateArena {
     }
 
     fn ensure(&mut self, id: BlockId) -> Result<()> {
-        let (index, len) = (id as usize, self.block_len());
-        if index >= self.blocks.len() {
-            self.blocks.resize_with(index + 1, || None);
-        }
-        if let Some(slot @ None) = self.blocks.get_mut(index) {
-            *slot = Some(vec![0.; len]);
-        }
-        Ok(())
+        let len = self.block_len();
+        self.blocks.ensure(id, || Ok(vec![0.; len]))
     }
 
     fn release(&mut self, id: BlockId) {
-        if let Some(slot) = self.blocks.get_mut(id as usize) {
-            *slot = None;
-        }
+        drop(self.blocks.take(id));
     }
 
     fn len(&self) -> usize {
-        self.blocks.iter().flatten().count()
+        self.blocks.len()
     }
 }
 
