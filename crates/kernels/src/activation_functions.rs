@@ -29,6 +29,8 @@ pub enum Activation {
 }
 
 impl Activation {
+    pub const ALL: [Self; 6] = [Self::Silu, Self::Gelu, Self::GeluTanh, Self::QuickGelu, Self::Relu, Self::Sigmoid];
+
     /// Applies the function to each lane.
     ///
     /// # Safety

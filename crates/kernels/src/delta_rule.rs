@@ -6,9 +6,6 @@ use crate::buffer::SharedSlice;
 use crate::rows::{by_rows, load_up_to, store_up_to};
 use crate::simd::{Kernel, LANES, Simd, run};
 
-/// Added to the squared length of queries and keys, which may be zero.
-const EPSILON: f32 = 1e-6;
-
 /// Independent sums, which hide the latency of additions.
 const SUMS: usize = 4;
 
@@ -24,6 +21,9 @@ pub struct DeltaRuleShape {
 }
 
 impl DeltaRuleShape {
+    /// Added to the squared length of queries and keys, which may be zero.
+    pub const EPSILON: f32 = 1e-6;
+
     /// Elements of a token's queries, or of its keys.
     pub fn keys_len(&self) -> usize {
         self.key_heads * self.key_width
@@ -75,7 +75,7 @@ pub fn normalise_queries_and_keys(pool: &Pool, shape: &DeltaRuleShape, qkv: &mut
             for (head, x) in row[..2 * shape.keys_len()].chunks_exact_mut(width).enumerate() {
                 let length = if head < shape.key_heads { (width as f32).sqrt().recip() } else { 1. };
                 let squares: f32 = x.iter().map(|x| x * x).sum();
-                let scale = length / (squares + EPSILON).sqrt();
+                let scale = length / (squares + DeltaRuleShape::EPSILON).sqrt();
                 x.iter_mut().for_each(|x| *x *= scale);
             }
         }

@@ -44,15 +44,6 @@ fn values_with_edge_cases(rng: &mut Rng, distribution: Distribution, count: usiz
     x
 }
 
-const ACTIVATIONS: [Activation; 6] = [
-    Activation::Silu,
-    Activation::Gelu,
-    Activation::GeluTanh,
-    Activation::QuickGelu,
-    Activation::Relu,
-    Activation::Sigmoid,
-];
-
 /// Φ of the normal distribution, by its series; beyond eight standard deviations it is 0 or 1.
 fn normal_cdf(x: f64) -> f64 {
     if x.abs() > 8.0 {
@@ -132,7 +123,7 @@ proptest! {
         let (x, factors) = (values_with_edge_cases(&mut rng, distribution, count), random_values(&mut rng, distribution, count));
         let ones = vec![1.0; count];
         let (factors, gate_factors) = if gated { (&factors, Some(&factors[..])) } else { (&ones, None) };
-        for activation in ACTIVATIONS {
+        for activation in Activation::ALL {
             let expected = map_pairs(&x, factors, |x, y| {
                 // An exponential is accurate to a few units; below −87 it is zero, or infinite for gates.
                 let relative = |exact: f64| (exact, exact.abs() * 10.0 * UNIT + (x * y).abs() * 1e-37);
@@ -213,7 +204,7 @@ proptest! {
 #[test]
 fn nan_stays_nan() {
     for pool in pools(2) {
-        for activation in ACTIVATIONS {
+        for activation in Activation::ALL {
             let mut x = [1.0, f32::NAN, 2.0];
             activate(&pool, activation, &mut x, None);
             assert_eq!(x.map(f32::is_nan), [false, true, false]);

@@ -174,21 +174,12 @@ fn attention_of_texts_and_its_gradient_match_double_precision() {
     }
 }
 
-const ACTIVATIONS: [Activation; 6] = [
-    Activation::Silu,
-    Activation::Gelu,
-    Activation::GeluTanh,
-    Activation::QuickGelu,
-    Activation::Relu,
-    Activation::Sigmoid,
-];
-
 #[test]
 fn gradients_of_activations_match_finite_differences() {
     let (count, step) = (5_000, 1e-2);
     let (x, factors, gradient) = (normals(1, count), normals(2, count), normals(3, count));
     for pool in pools() {
-        for activation in ACTIVATIONS {
+        for activation in Activation::ALL {
             let at = |shift: f32| {
                 let mut y: Vec<f32> = x.iter().map(|x| x + shift).collect();
                 activate(&pool, activation, &mut y, None);

@@ -74,7 +74,7 @@ impl DecoderConfig {
         let scale_width = if family.width_scaled_layer_count == Some(layer_count) { width / heads } else { head_width };
         let attention = AttentionConfig {
             heads,
-            kv_heads: kv_heads.iter().copied().max().unwrap_or(heads),
+            kv_heads: heads,
             head_width,
             window: None,
             rope: Some(0),
@@ -242,7 +242,7 @@ fn yarn(keys: &ArchitectureMetadata<'_>, factor: f32, original: f32) -> Result<Y
     })
 }
 
-/// The plan of each layer; `attention` without its window and rotary embedding.
+/// The plan of each layer; `attention` without its window, rotary embedding and key-value heads.
 fn layers(
     keys: &ArchitectureMetadata<'_>,
     family: &DecoderFamily,

@@ -18,8 +18,6 @@ use crate::error::Result;
 
 /// Max tokens of a chunk.
 const CHUNK: usize = 64;
-/// Added to the squared length of queries and keys.
-const EPSILON: f64 = 1e-6;
 /// The logarithm of a factor that must vanish.
 const NEVER: f32 = -1e30;
 
@@ -105,7 +103,7 @@ fn expanded_keys(candle: &Candle, rule: &DeltaRule<Candle>, x: &Array) -> Result
     let shape = rule.shape;
     let tokens = x.dim(0)?;
     let x = x.contiguous()?.reshape((tokens, shape.key_heads, shape.key_width))?;
-    let length = (x.sqr()?.sum_keepdim(2)? + EPSILON)?.sqrt()?;
+    let length = (x.sqr()?.sum_keepdim(2)? + f64::from(DeltaRuleShape::EPSILON))?.sqrt()?;
     let x = x.broadcast_div(&length)?;
     let key_heads = (0..shape.value_heads).map(|head| shape.key_head(head));
     Ok(x.index_select(&candle.row_indices(key_heads)?, 1)?)

@@ -174,14 +174,7 @@ fn check_all(b: &Candle) {
             }),
         ),
     ];
-    for activation in [
-        Activation::Silu,
-        Activation::Gelu,
-        Activation::GeluTanh,
-        Activation::QuickGelu,
-        Activation::Relu,
-        Activation::Sigmoid,
-    ] {
+    for activation in Activation::ALL {
         operations.push((
             format!("{activation:?}"),
             Box::new(move |x| {

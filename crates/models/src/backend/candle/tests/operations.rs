@@ -11,15 +11,6 @@ use crate::backend::types::{Activation, ConvShape, DType, NormKind, RopeLayout};
 use crate::error::ModelError;
 use crate::weights::Rows;
 
-const ACTIVATIONS: [Activation; 6] = [
-    Activation::Silu,
-    Activation::Gelu,
-    Activation::GeluTanh,
-    Activation::QuickGelu,
-    Activation::Relu,
-    Activation::Sigmoid,
-];
-
 #[test]
 fn elementwise_operations_match() {
     let shape = [2, 3, 5, 7];
@@ -34,7 +25,7 @@ fn elementwise_operations_match() {
         b.divide(&mut x, 1.7).unwrap();
         x
     });
-    for activation in ACTIVATIONS {
+    for activation in Activation::ALL {
         for with_factors in [false, true] {
             // The CPU's GELU is an approximation with an error of 6e-7 · |x|.
             compare!(format!("{activation:?}"), 1e-6, |b| {
