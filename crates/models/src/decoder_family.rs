@@ -7,6 +7,7 @@ use super::nn::rope::RopeLayout;
 use super::peft::{LFM2_MODULES, LLAMA_MODULES, Module, QWEN35_MODULES};
 
 pub use crate::backend::Activation;
+use crate::backend::RouterWeights;
 
 /// Which layers have a sliding window, unless the checkpoint lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +28,32 @@ pub enum SlidingWindows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecurrentMixer {
     ShortConv,
-    DeltaNet,
+    /// `tiled`: GGUF files have the heads of values in another order; see [`DeltaRuleShape::tiled`].
+    DeltaNet { tiled: bool },
 }
+
+/// What the mixtures of experts of a family have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertRules {
+    pub weights: RouterWeights,
+    /// The default of `norm_topk_prob`.
+    pub normalise_weights: bool,
+    /// The default of `use_expert_bias`.
+    pub selection_bias: bool,
+    /// One more expert computes every token.
+    pub shared: bool,
+    /// The default of `num_dense_layers`.
+    pub leading_dense_layers: usize,
+}
+
+/// The rules of Mixtral.
+pub const MIXTRAL_EXPERTS: ExpertRules = ExpertRules {
+    weights: RouterWeights::Softmax,
+    normalise_weights: true,
+    selection_bias: false,
+    shared: false,
+    leading_dense_layers: 0,
+};
 
 /// The names of Qwen 3.5's tensors in a layer with a delta network.
 const QWEN35_NAMES: &[(&str, &str)] = &[
@@ -36,6 +61,15 @@ const QWEN35_NAMES: &[(&str, &str)] = &[
     ("attn_gate", "linear_attn.in_proj_z"),
     ("ssm_alpha", "linear_attn.in_proj_a"),
     ("ssm_beta", "linear_attn.in_proj_b"),
+    ("ssm_conv1d", "linear_attn.conv1d"),
+    ("ssm_norm", "linear_attn.norm"),
+    ("ssm_out", "linear_attn.out_proj"),
+];
+
+/// The names of Qwen3-Next's tensors in a layer with a delta network.
+const QWEN3_NEXT_NAMES: &[(&str, &str)] = &[
+    ("ssm_in", "linear_attn.in_proj_qkvz"),
+    ("ssm_ba", "linear_attn.in_proj_ba"),
     ("ssm_conv1d", "linear_attn.conv1d"),
     ("ssm_norm", "linear_attn.norm"),
     ("ssm_out", "linear_attn.out_proj"),
@@ -89,6 +123,8 @@ pub struct DecoderFamily {
     pub tensor_names: &'static [(&'static str, &'static str)],
     /// The modules that adapters may target.
     pub adapter_modules: &'static [Module],
+    /// The rules of mixtures of experts, if the family has them.
+    pub experts: Option<ExpertRules>,
 }
 
 /// The names of LFM2's tensors in a layer, and of the norm after all layers.
@@ -105,6 +141,7 @@ const LFM2_NAMES: &[(&str, &str)] = &[
     ("ffn_up", "feed_forward.w3"),
     ("ffn_down", "feed_forward.w2"),
     ("output_norm", "embedding_norm"),
+    ("ffn_gate_inp", "feed_forward.gate"),
 ];
 
 pub(super) const LLAMA: DecoderFamily = DecoderFamily {
@@ -131,6 +168,37 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     zero_centred_norms: false,
     tensor_names: &[],
     adapter_modules: LLAMA_MODULES,
+    experts: None,
+};
+
+const LFM2: DecoderFamily = DecoderFamily {
+    name: "lfm2",
+    model_types: &["lfm2"],
+    rope: RopeLayout::Halves,
+    qk_norms: true,
+    tied_embeddings: true,
+    rope_base: 1_000_000.,
+    recurrent: Some(RecurrentMixer::ShortConv),
+    tensor_names: LFM2_NAMES,
+    adapter_modules: LFM2_MODULES,
+    ..LLAMA
+};
+
+const QWEN35: DecoderFamily = DecoderFamily {
+    name: "qwen35",
+    model_types: &["qwen3_5_text"],
+    rope: RopeLayout::Halves,
+    partial_rotary: true,
+    rotary_fraction: 0.25,
+    qk_norms: true,
+    head_width: Some(256),
+    rope_base: 10_000_000.,
+    recurrent: Some(RecurrentMixer::DeltaNet { tiled: true }),
+    output_gate: true,
+    zero_centred_norms: true,
+    tensor_names: QWEN35_NAMES,
+    adapter_modules: QWEN35_MODULES,
+    ..LLAMA
 };
 
 const GEMMA: DecoderFamily = DecoderFamily {
@@ -158,7 +226,13 @@ const QWEN3: DecoderFamily = DecoderFamily {
 pub const FAMILIES: &[DecoderFamily] = &[
     LLAMA,
     DecoderFamily { model_types: &["mistral"], windows: SlidingWindows::All, ..LLAMA },
-    DecoderFamily { model_types: &["mixtral"], windows: SlidingWindows::All, rope_base: 1_000_000., ..LLAMA },
+    DecoderFamily {
+        model_types: &["mixtral"],
+        windows: SlidingWindows::All,
+        rope_base: 1_000_000.,
+        experts: Some(MIXTRAL_EXPERTS),
+        ..LLAMA
+    },
     DecoderFamily {
         name: "smollm3",
         model_types: &["smollm3"],
@@ -177,7 +251,13 @@ pub const FAMILIES: &[DecoderFamily] = &[
         ..LLAMA
     },
     QWEN3,
-    DecoderFamily { name: "qwen3moe", model_types: &["qwen3_moe"], head_width: None, ..QWEN3 },
+    DecoderFamily {
+        name: "qwen3moe",
+        model_types: &["qwen3_moe"],
+        head_width: None,
+        experts: Some(ExpertRules { normalise_weights: false, ..MIXTRAL_EXPERTS }),
+        ..QWEN3
+    },
     GEMMA,
     DecoderFamily {
         name: "gemma2",
@@ -207,40 +287,40 @@ pub const FAMILIES: &[DecoderFamily] = &[
         windows: SlidingWindows::All,
         ..LLAMA
     },
+    LFM2,
     DecoderFamily {
-        name: "lfm2",
-        model_types: &["lfm2"],
-        rope: RopeLayout::Halves,
-        qk_norms: true,
-        tied_embeddings: true,
-        rope_base: 1_000_000.,
-        recurrent: Some(RecurrentMixer::ShortConv),
-        tensor_names: LFM2_NAMES,
-        adapter_modules: LFM2_MODULES,
-        ..LLAMA
+        name: "lfm2moe",
+        model_types: &["lfm2_moe"],
+        experts: Some(ExpertRules {
+            weights: RouterWeights::Sigmoid,
+            selection_bias: true,
+            leading_dense_layers: 2,
+            ..MIXTRAL_EXPERTS
+        }),
+        ..LFM2
+    },
+    QWEN35,
+    DecoderFamily {
+        name: "qwen35moe",
+        model_types: &["qwen3_5_moe_text"],
+        experts: Some(ExpertRules { shared: true, ..MIXTRAL_EXPERTS }),
+        ..QWEN35
     },
     DecoderFamily {
-        name: "qwen35",
-        model_types: &["qwen3_5_text"],
-        rope: RopeLayout::Halves,
-        partial_rotary: true,
-        rotary_fraction: 0.25,
-        qk_norms: true,
-        head_width: Some(256),
-        rope_base: 10_000_000.,
-        recurrent: Some(RecurrentMixer::DeltaNet),
-        output_gate: true,
-        zero_centred_norms: true,
-        tensor_names: QWEN35_NAMES,
-        adapter_modules: QWEN35_MODULES,
-        ..LLAMA
+        name: "qwen3next",
+        model_types: &["qwen3_next"],
+        rope_base: 10_000.,
+        recurrent: Some(RecurrentMixer::DeltaNet { tiled: false }),
+        tensor_names: QWEN3_NEXT_NAMES,
+        experts: Some(ExpertRules { shared: true, ..MIXTRAL_EXPERTS }),
+        ..QWEN35
     },
 ];
 
 impl DecoderFamily {
     /// True if the family uses `layer_types` of `config.json`.
     pub fn lists_layers(&self) -> bool {
-        !matches!(self.windows, SlidingWindows::Never | SlidingWindows::All) && self.name != "qwen3moe"
+        !matches!(self.windows, SlidingWindows::Never | SlidingWindows::All) && self.experts.is_none()
     }
 }
 

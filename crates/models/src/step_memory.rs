@@ -1,7 +1,7 @@
 //! An upper bound of the memory that a step of a decoder needs besides weights and KV cache.
 
 use super::backend::{AttentionShape, Recurrent};
-use super::decoder_config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MoeConfig};
+use super::decoder_config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use super::kv::blocks_for;
 
 /// The maximum size of a step.
@@ -65,8 +65,9 @@ fn floats_per_token(config: &DecoderConfig) -> usize {
         match feed_forward {
             FeedForwardConfig::Dense(dense) => tensors(queries, dense.inner, 5),
             // Also the scores of the router, selected experts, and the gathered inputs and outputs of an expert.
-            FeedForwardConfig::Sparse(MoeConfig { count, experts_per_token, inner, .. }) => {
-                tensors(queries, *inner, 7) + count + 8 * experts_per_token
+            FeedForwardConfig::Sparse(experts) => {
+                let inner = experts.inner.max(experts.shared_inner.unwrap_or(0));
+                tensors(queries, inner, 7) + experts.count + 8 * experts.routing.experts_per_token
             }
         }
     };
@@ -82,7 +83,7 @@ fn quantised_floats(count: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::StepLimits;
-    use crate::backend::Cpu;
+    use crate::backend::{Cpu, Routing};
     use crate::decoder_config::{DecoderConfig, FeedForwardConfig, MoeConfig};
     use crate::decoder_family::Activation;
 
@@ -122,8 +123,8 @@ mod tests {
     #[test]
     fn experts_are_counted_by_their_own_width() {
         let sparse = |inner| {
-            let (activation, normalise_weights) = (Activation::Silu, true);
-            let experts = MoeConfig { count: 4, experts_per_token: 2, inner, activation, normalise_weights };
+            let (activation, routing) = (Activation::Silu, Routing::softmax(2));
+            let experts = MoeConfig { count: 4, inner, activation, routing, selection_bias: false, shared_inner: None };
             let mut config = DecoderConfig::for_tests();
             config.layers.iter_mut().for_each(|layer| layer.feed_forward = FeedForwardConfig::Sparse(experts));
             scratch_bytes(&config, &STEP)

@@ -409,10 +409,11 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 
     // Mixtures of experts.
 
-    /// Selects experts by the scores of a router: `[1, tokens, 1, experts]`.
-    fn route(&self, routing: Routing, scores: Tensor<Self>) -> Result<RoutedTokens<Self>> {
+    /// Selects experts by the scores of a router: `[1, tokens, 1, experts]`. `bias`: one number for each expert; see
+    /// [`Routing::select`].
+    fn route(&self, routing: &Routing, bias: Option<&[f32]>, scores: Tensor<Self>) -> Result<RoutedTokens<Self>> {
         let mut weights = self.to_vec(&scores)?;
-        let tokens = routing.select(&mut weights, scores.channels);
+        let tokens = routing.select(bias, &mut weights, scores.channels);
         Ok(RoutedTokens { weights: self.tensor(&weights, scores.shape())?, tokens })
     }
 

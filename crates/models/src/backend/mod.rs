@@ -37,7 +37,7 @@ pub use interface::{
 };
 pub use paged_attention::PagedAttention;
 pub use recurrent::{CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart};
-pub use routing::Routing;
+pub use routing::{ExpertGroups, RouterWeights, Routing};
 pub use time_convolutions::{AdaIn, ChannelActivation, TimeConvolutions};
 pub use types::{
     Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, DeltaRuleShape, Isa, NormKind, Pool,

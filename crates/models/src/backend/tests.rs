@@ -241,8 +241,8 @@ fn products_norms_and_experts_are_composed() {
     });
     for normalise_weights in [true, false] {
         compare!("mixture of experts", |b| {
-            let routing = Routing { experts_per_token: 2, normalise_weights };
-            let routed = b.route(routing, tensor(b, [1, 6, 1, 5], 1)).unwrap();
+            let routing = Routing { normalise_weights, ..Routing::softmax(2) };
+            let routed = b.route(&routing, Some(&[0., 0.5, 0., 0., 0.5]), tensor(b, [1, 6, 1, 5], 1)).unwrap();
             let (x, mut out) = (tensor(b, [1, 6, 1, 4], 2), tensor(b, [1, 6, 1, 4], 3));
             for (expert, tokens) in routed.tokens.iter().enumerate().filter(|(_, tokens)| !tokens.is_empty()) {
                 let y = b.gather_rows(&x, tokens).unwrap();

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::backend::{
-    Activation, Backend, Candle, CausalConv, DeltaRule, DeltaRuleInputs, Norm, Recurrent, StatePart, Tensor,
+    Activation, Backend, Candle, CausalConv, DeltaRule, DeltaRuleInputs, DeltaRuleShape, Norm, Recurrent, StatePart, Tensor,
 };
 use crate::decoder_config::{DecoderConfig, DeltaNetConfig};
 use crate::error::{ModelError, Result};
@@ -38,9 +38,6 @@ impl<B: Recurrent> DeltaNet<B> {
         let DecoderConfig { width, epsilon, .. } = *config;
         let DeltaNetConfig { shape, kernel, logarithmic_decay } = *plan;
         let stem = |suffix: &str| format!("blk.{index}.{suffix}");
-        let projection = |suffix: &str, rows: usize, columns: usize| {
-            loader.linear(&[Candidate::whole(stem(suffix), rows)], rows, columns, false)
-        };
         let backend = loader.backend();
         let mut decay = loader.vector(&stem("ssm_a"), shape.value_heads)?;
         if logarithmic_decay {
@@ -50,15 +47,17 @@ impl<B: Recurrent> DeltaNet<B> {
             return Err(ModelError::Checkpoint(format!("tensor {} has decays that are not negative", stem("ssm_a"))));
         }
         let bias = loader.bias(&stem("ssm_dt"), shape.value_heads)?;
+        let [attn_qkv, attn_gate, ssm_alpha, ssm_beta] = load_projections(loader, width, index, &shape)?;
+        let output = Candidate::whole(stem("ssm_out"), width);
         Ok(Self {
-            attn_qkv: projection("attn_qkv", shape.inputs_len(), width)?,
-            attn_gate: projection("attn_gate", shape.values_len(), width)?,
-            ssm_alpha: projection("ssm_alpha", shape.value_heads, width)?,
-            ssm_beta: projection("ssm_beta", shape.value_heads, width)?,
+            attn_qkv,
+            attn_gate,
+            ssm_alpha,
+            ssm_beta,
             conv: loader.causal_conv(&stem("ssm_conv1d"), shape.inputs_len(), kernel, false)?,
             rule: DeltaRule { shape, decay: backend.vector(decay)?, bias: backend.vector(bias)? },
             ssm_norm: Norm::load_rms_norm(loader, &stem("ssm_norm"), shape.value_width, epsilon, 0.)?,
-            ssm_out: projection("ssm_out", width, shape.values_len())?,
+            ssm_out: loader.linear(&[output], width, shape.values_len(), false)?,
         })
     }
 
@@ -89,6 +88,45 @@ impl<B: Recurrent> DeltaNet<B> {
         ctx.activate(Activation::Silu, &mut gate, Some(&normed))?;
         Ok(gate)
     }
+}
+
+/// Loads the projections of the input: queries with keys and values, gate, `a` and `b`. In checkpoints of Qwen3-Next, `ssm_in`
+/// has for each head of keys its query, its key, and the values and gates of its heads of values, and `ssm_ba` their `b` and `a`.
+fn load_projections<B: Recurrent>(
+    loader: &Loader<'_, B>,
+    width: usize,
+    index: usize,
+    shape: &DeltaRuleShape,
+) -> Result<[Linear<B>; 4]> {
+    let DeltaRuleShape { key_heads, value_heads, key_width, value_width, .. } = *shape;
+    let stem = |suffix: &str| format!("blk.{index}.{suffix}");
+    let whole = |suffix: &str, rows: usize| {
+        loader.linear(&[Candidate::whole(stem(suffix), rows)], rows, width, false)
+    };
+    let (shared, values) = (value_heads / key_heads, value_heads / key_heads * value_width);
+    // The rows of a part of each head of keys.
+    let parts = |of_head: usize, first: usize, rows: usize| -> Vec<Range<usize>> {
+        let starts = (0..key_heads).map(|head| head * of_head + first);
+        starts.map(|start| start..start + rows).collect()
+    };
+    let of_head = 2 * (key_width + values);
+    let part = |first: usize, rows: usize| parts(of_head, first, rows);
+    let input = |parts: &[Range<usize>]| loader.gathered(&stem("ssm_in"), parts, [key_heads * of_head, width]);
+    let [qkv, gate] = match loader.has(&stem("ssm_in")) {
+        true => {
+            let qkv = [part(0, key_width), part(key_width, key_width), part(2 * key_width, values)].concat();
+            [input(&qkv)?, input(&part(2 * key_width + values, values))?]
+        }
+        false => [whole("attn_qkv", shape.inputs_len())?, whole("attn_gate", shape.values_len())?],
+    };
+    let scalars = |first: usize| {
+        loader.gathered(&stem("ssm_ba"), &parts(2 * shared, first, shared), [2 * value_heads, width])
+    };
+    let [alpha, beta] = match loader.has(&stem("ssm_ba")) {
+        true => [scalars(shared)?, scalars(0)?],
+        false => [whole("ssm_alpha", value_heads)?, whole("ssm_beta", value_heads)?],
+    };
+    Ok([qkv, gate, alpha, beta])
 }
 
 impl DeltaNet<Candle> {

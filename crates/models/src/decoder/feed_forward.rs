@@ -1,9 +1,9 @@
 //! The feed-forward network of a decoder layer: dense, or a mixture of experts.
 
-use crate::backend::{Activation, Backend, Routing, Tensor};
+use crate::backend::{Activation, Backend, Tensor};
 use crate::decoder_config::{DenseConfig, FeedForwardConfig, MoeConfig};
 use crate::error::Result;
-use crate::nn::{Context, MixtureOfExperts, Mlp};
+use crate::nn::{Context, MixtureOfExperts, Mlp, SharedExpert};
 use crate::weights::{Candidate, Loader};
 
 #[derive(Debug)]
@@ -66,15 +66,32 @@ fn load_mixture<B: Backend>(
     layer: usize,
     plan: &MoeConfig,
 ) -> Result<MixtureOfExperts<B>> {
-    let MoeConfig { count, experts_per_token, normalise_weights, .. } = *plan;
+    let MoeConfig { count, activation, routing, selection_bias, shared_inner, .. } = *plan;
     let router = [Candidate::whole(format!("blk.{layer}.ffn_gate_inp"), count)];
     let router = loader.linear(&router, count, width, false)?;
+    let bias = || loader.bias(&format!("blk.{layer}.exp_probs_b"), count);
     let experts = (0..count).map(|expert| load_expert(loader, width, layer, plan, expert));
+    let shared = || shared_inner.map(|inner| load_shared_expert(loader, [width, inner], layer, activation)).transpose();
     Ok(MixtureOfExperts {
         router,
+        routing,
+        selection_bias: selection_bias.then(bias).transpose()?,
         experts: experts.collect::<Result<_>>()?,
-        routing: Routing { experts_per_token, normalise_weights },
+        shared: shared()?,
     })
+}
+
+fn load_shared_expert<B: Backend>(
+    loader: &Loader<'_, B>,
+    [width, inner]: [usize; 2],
+    layer: usize,
+    activation: Activation,
+) -> Result<SharedExpert<B>> {
+    let stem = |suffix: &str| format!("blk.{layer}.ffn_{suffix}_shexp");
+    let projection = |suffix: &str, rows: usize| [Candidate::whole(stem(suffix), rows)];
+    let [gate, up, down] = [projection("gate", inner), projection("up", inner), projection("down", width)];
+    let mlp = load_mlp(loader, [&gate, &up, &down], [width, inner], activation)?;
+    Ok(SharedExpert { mlp, gate: loader.row(&stem("gate_inp"), width)? })
 }
 
 /// Loads an expert from tensors of its own, or from its rows of the tensors that hold all experts.

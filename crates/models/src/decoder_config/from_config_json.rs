@@ -8,9 +8,9 @@ use super::{
     AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, MixerConfig,
     MoeConfig, ShortConvConfig,
 };
-use crate::backend::DeltaRuleShape;
+use crate::backend::{DeltaRuleShape, Routing};
 use crate::config_json::ConfigJson;
-use crate::decoder_family::{self, Activation, DecoderFamily, RecurrentMixer, SlidingWindows};
+use crate::decoder_family::{self, Activation, DecoderFamily, ExpertRules, RecurrentMixer, SlidingWindows};
 use crate::error::{ModelError, Result, reject_config};
 use crate::nn::rope::RopeLayout;
 use crate::safetensors::ModelFolder;
@@ -120,23 +120,54 @@ fn activation(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Activat
     }
 }
 
-fn experts(config: &ConfigJson<'_>, family: &DecoderFamily, activation: Activation) -> Result<Option<MoeConfig>> {
-    let mixtral = family.model_types.contains(&"mixtral");
-    if !mixtral && family.name != "qwen3moe" {
-        return Ok(None);
-    }
+/// Mixtral has `num_local_experts` and `intermediate_size`.
+fn experts(config: &ConfigJson<'_>, rules: &ExpertRules, activation: Activation) -> Result<MoeConfig> {
     let count = match config.integer("num_local_experts", 1 << 12)? {
         Some(count) => count,
         None => config.required("num_experts", 1 << 12)?,
     };
-    let inner = if mixtral { "intermediate_size" } else { "moe_intermediate_size" };
-    Ok(Some(MoeConfig {
-        count,
+    let inner = match config.integer("moe_intermediate_size", 1 << 20)? {
+        Some(inner) => inner,
+        None => config.required("intermediate_size", 1 << 20)?,
+    };
+    let shared_inner = || config.required("shared_expert_intermediate_size", 1 << 20);
+    let routing = Routing {
         experts_per_token: config.required("num_experts_per_tok", 1 << 12)?,
-        inner: config.required(inner, 1 << 20)?,
-        activation,
-        normalise_weights: mixtral || config.flag("norm_topk_prob")?.unwrap_or(false),
-    }))
+        weights: rules.weights,
+        normalise_weights: config.flag("norm_topk_prob")?.unwrap_or(rules.normalise_weights),
+        scale: config.float("routed_scaling_factor")?.unwrap_or(1.),
+        groups: None,
+    };
+    let selection_bias = config.flag("use_expert_bias")?.unwrap_or(rules.selection_bias);
+    let shared_inner = rules.shared.then(shared_inner).transpose()?;
+    Ok(MoeConfig { count, inner, activation, routing, selection_bias, shared_inner })
+}
+
+/// The feed-forward networks of the layers: experts, except in the first `num_dense_layers`, in `mlp_only_layers`, and between
+/// multiples of `decoder_sparse_step`.
+fn feed_forward(
+    config: &ConfigJson<'_>,
+    family: &DecoderFamily,
+    layer_count: usize,
+) -> Result<Vec<FeedForwardConfig>> {
+    let activation = activation(config, family)?;
+    let Some(rules) = &family.experts else { return Ok(vec![dense(config, family, activation)?; layer_count]) };
+    let sparse = FeedForwardConfig::Sparse(experts(config, rules, activation)?);
+    let leading = config.get("num_dense_layers").and_then(Value::as_u64);
+    let leading = leading.unwrap_or(rules.leading_dense_layers as u64);
+    let dense_layers = config.list("mlp_only_layers", |item| item.as_u64())?.unwrap_or_default();
+    let step = config.integer("decoder_sparse_step", 1 << 10)?.unwrap_or(1) as u64;
+    let is_sparse = |layer: &u64| {
+        *layer >= leading && !dense_layers.contains(layer) && (layer + 1).is_multiple_of(step)
+    };
+    let network = |layer: u64| if is_sparse(&layer) { Ok(sparse) } else { dense(config, family, activation) };
+    (0..layer_count as u64).map(network).collect()
+}
+
+fn dense(config: &ConfigJson<'_>, family: &DecoderFamily, activation: Activation) -> Result<FeedForwardConfig> {
+    let is_scaled = is_lfm2(family) && family.experts.is_none();
+    let inner = if is_scaled { lfm2_inner(config)? } else { config.required("intermediate_size", 1 << 20)? };
+    Ok(FeedForwardConfig::Dense(DenseConfig { inner, activation, fused_gate_up: family.fused_gate_up }))
 }
 
 /// The plan of each of `layer_count` layers; `attention` without its window and rotary embedding, which is one of `ropes`.
@@ -146,28 +177,20 @@ fn layers(
     (layer_count, ropes): (usize, usize),
     attention: AttentionConfig,
 ) -> Result<Vec<LayerConfig>> {
-    let activation = activation(config, family)?;
-    let inner = if is_lfm2(family) { lfm2_inner(config)? } else { config.required("intermediate_size", 1 << 20)? };
-    let dense = FeedForwardConfig::Dense(DenseConfig { inner, activation, fused_gate_up: family.fused_gate_up });
-    let sparse = experts(config, family, activation)?.map(FeedForwardConfig::Sparse);
-    let dense_layers = config.list("mlp_only_layers", |item| item.as_u64())?.unwrap_or_default();
-    let step = config.integer("decoder_sparse_step", 1 << 10)?.unwrap_or(1);
+    let feed_forward = feed_forward(config, family, layer_count)?;
     let rotates = rotates(config, family, layer_count)?;
     let windows = windows(config, family, &rotates)?;
     let recurrent = recurrent_mixers(config, family, layer_count)?;
-    let layer = |(layer, (rotates, window)): (usize, (bool, Option<usize>))| {
+    let layer = |(((rotates, window), recurrent), feed_forward): (((bool, Option<usize>), _), _)| {
         let rope = rotates.then_some(if window.is_some() { ropes - 1 } else { 0 });
-        let is_sparse = !dense_layers.contains(&(layer as u64)) && (layer + 1).is_multiple_of(step);
+        let attention = || MixerConfig::Attention(AttentionConfig { window, rope, ..attention });
         LayerConfig {
-            mixer: match recurrent.get(layer).copied().flatten() {
-                Some(mixer) => mixer,
-                None => MixerConfig::Attention(AttentionConfig { window, rope, ..attention }),
-            },
-            feed_forward: sparse.filter(|_| is_sparse).unwrap_or(dense),
+            mixer: Option::unwrap_or_else(recurrent, attention),
+            feed_forward,
             post_norms: family.post_norms,
         }
     };
-    Ok(rotates.into_iter().zip(windows).enumerate().map(layer).collect())
+    Ok(rotates.into_iter().zip(windows).zip(recurrent).zip(feed_forward).map(layer).collect())
 }
 
 /// The width of LFM2's feed-forward network. By default, `config.json` gives that of a network without a gate. One with a
@@ -199,7 +222,7 @@ fn recurrent_mixers(
     let (own_type, mixer) = match family.recurrent {
         None => return Ok(vec![None; layer_count]),
         Some(RecurrentMixer::ShortConv) => ("conv", MixerConfig::ShortConv(short_conv(config)?)),
-        Some(RecurrentMixer::DeltaNet) => ("linear_attention", MixerConfig::DeltaNet(delta_net(config)?)),
+        Some(RecurrentMixer::DeltaNet { .. }) => ("linear_attention", MixerConfig::DeltaNet(delta_net(config)?)),
     };
     if let Some(types) = config.list("layer_types", Value::as_str)? {
         if types.len() != layer_count {
@@ -215,7 +238,7 @@ fn recurrent_mixers(
     let interval = config.integer_or("full_attention_interval", 4, 1 << 10)?;
     let indices = config.list("full_attn_idxs", Value::as_u64)?;
     let has_attention = |layer: usize| match (family.recurrent, &indices) {
-        (Some(RecurrentMixer::DeltaNet), _) => (layer + 1).is_multiple_of(interval),
+        (Some(RecurrentMixer::DeltaNet { .. }), _) => (layer + 1).is_multiple_of(interval),
         (_, Some(indices)) => indices.contains(&(layer as u64)),
         _ => true,
     };
@@ -265,7 +288,7 @@ fn windows(config: &ConfigJson<'_>, family: &DecoderFamily, rotates: &[bool]) ->
     let has_window = |layer: usize| match family.windows {
         SlidingWindows::Never => false,
         SlidingWindows::All => true,
-        SlidingWindows::OptIn => layer >= first_windowed || family.name == "qwen3moe",
+        SlidingWindows::OptIn => layer >= first_windowed || family.experts.is_some(),
         SlidingWindows::LayersWithoutRope => !rotates.get(layer).copied().unwrap_or(true),
         SlidingWindows::AllExceptEvery(every) => {
             let every =

@@ -5,8 +5,8 @@ use super::{
     AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, MixerConfig,
     MoeConfig, ShortConvConfig,
 };
-use crate::backend::DeltaRuleShape;
-use crate::decoder_family::{self, DecoderFamily, RecurrentMixer, SlidingWindows};
+use crate::backend::{DeltaRuleShape, ExpertGroups, RouterWeights, Routing};
+use crate::decoder_family::{self, DecoderFamily, MIXTRAL_EXPERTS, RecurrentMixer, SlidingWindows};
 use crate::error::{ModelError, reject_config};
 use crate::gguf::{ArchitectureMetadata, Array, Header, Value};
 use crate::nn::rope::{LongRope, RopeScaling, RopeSpec, Yarn, yarn_magnitude};
@@ -19,13 +19,7 @@ const UNSUPPORTED_KEYS: &[&str] = &[
     "attention.sliding_window_pattern_offset",
     "attention.temperature_length",
     "embedding_scale",
-    "expert_group_count",
-    "expert_shared_count",
-    "expert_shared_feed_forward_length",
-    "expert_weights_scale",
-    "expert_gating_func",
     "interleave_moe_layer_step",
-    "leading_dense_block_count",
     "logit_scale",
     "nextn_predict_layers",
     "residual_scale",
@@ -106,14 +100,13 @@ fn reject_unsupported(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -
     let is_off = |key: &str, value: &Value| match value {
         Value::Bool(flag) => !flag,
         Value::Float(number) => *number == 0. || (*number == 1. && key.ends_with("_scale")),
-        // 1 is softmax, which is supported.
-        Value::Unsigned(number) => *number == 0 || (*number == 1 && key == "expert_gating_func"),
+        Value::Unsigned(number) => *number == 0,
         Value::Signed(number) => *number == 0,
         _ => false,
     };
     // Sections of the rotary embedding have the same positions in a text, and layers that only draft are not read.
-    let is_harmless =
-        |key: &str| family.recurrent == Some(RecurrentMixer::DeltaNet) && HARMLESS_FOR_TEXT.contains(&key);
+    let has_delta_nets = matches!(family.recurrent, Some(RecurrentMixer::DeltaNet { .. }));
+    let is_harmless = |key: &str| has_delta_nets && HARMLESS_FOR_TEXT.contains(&key);
     for key in UNSUPPORTED_KEYS.iter().filter(|key| !is_harmless(key)) {
         let name = keys.key(key);
         if let Some(value) = keys.metadata.get(&name)
@@ -140,22 +133,60 @@ fn vocabulary(header: &Header) -> Result<usize, ModelError> {
     }
 }
 
-/// The feed-forward network of all layers. llama.cpp scales expert weights to a sum of one for both families with experts.
-fn feed_forward(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<FeedForwardConfig, ModelError> {
-    let activation = family.activation;
-    if keys.integer("expert_count").unwrap_or(0) == 0 {
+/// The feed-forward networks of the layers: experts, after `leading_dense_block_count`. llama.cpp scales the weights of experts to
+/// a sum of one for all families here.
+fn feed_forward(
+    keys: &ArchitectureMetadata<'_>,
+    family: &DecoderFamily,
+    layer_count: usize,
+) -> Result<Vec<FeedForwardConfig>, ModelError> {
+    let dense = || {
         let inner = keys.required("feed_forward_length", 1 << 20)?;
-        let fused_gate_up = family.fused_gate_up;
-        return Ok(FeedForwardConfig::Dense(DenseConfig { inner, activation, fused_gate_up }));
+        let (activation, fused_gate_up) = (family.activation, family.fused_gate_up);
+        Ok(FeedForwardConfig::Dense(DenseConfig { inner, activation, fused_gate_up }))
+    };
+    if keys.integer("expert_count").unwrap_or(0) == 0 {
+        return Ok(vec![dense()?; layer_count]);
     }
-    let expert_key = "expert_feed_forward_length";
-    Ok(FeedForwardConfig::Sparse(MoeConfig {
+    let sparse = FeedForwardConfig::Sparse(experts(keys, family)?);
+    let leading = keys.integer("leading_dense_block_count").unwrap_or(0);
+    (0..layer_count as u64).map(|layer| if layer < leading { dense() } else { Ok(sparse) }).collect()
+}
+
+fn experts(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<MoeConfig, ModelError> {
+    const OWN_LENGTH: &str = "expert_feed_forward_length";
+    const SHARED_LENGTH: &str = "expert_shared_feed_forward_length";
+    let rules = family.experts.unwrap_or(MIXTRAL_EXPERTS);
+    let weights = match keys.integer("expert_gating_func") {
+        None | Some(0) => rules.weights,
+        Some(1) => RouterWeights::Softmax,
+        Some(2) => RouterWeights::Sigmoid,
+        Some(other) => return reject_config(format!("expert_gating_func is {other}, which is not supported")),
+    };
+    let groups = keys.optional("expert_group_count", 1, 1 << 12)?;
+    let groups = match groups > 1 {
+        true => Some(ExpertGroups { count: groups, used: keys.required("expert_group_used_count", 1 << 12)? }),
+        false => None,
+    };
+    let has_shared = ["expert_shared_count", SHARED_LENGTH].iter().any(|key| keys.integer(key).unwrap_or(0) > 0);
+    if has_shared && !rules.shared {
+        return reject_config(format!("experts that compute every token are not supported for {}", family.name));
+    }
+    let shared_inner = || keys.required(SHARED_LENGTH, 1 << 20);
+    Ok(MoeConfig {
         count: keys.required("expert_count", 1 << 12)?,
-        experts_per_token: keys.required("expert_used_count", 1 << 12)?,
-        inner: keys.required(if keys.has(expert_key) { expert_key } else { "feed_forward_length" }, 1 << 20)?,
-        activation,
-        normalise_weights: keys.metadata.flag(&keys.key("expert_weights_norm")).unwrap_or(true),
-    }))
+        inner: keys.required(if keys.has(OWN_LENGTH) { OWN_LENGTH } else { "feed_forward_length" }, 1 << 20)?,
+        activation: family.activation,
+        routing: Routing {
+            experts_per_token: keys.required("expert_used_count", 1 << 12)?,
+            weights,
+            normalise_weights: keys.metadata.flag(&keys.key("expert_weights_norm")).unwrap_or(true),
+            scale: keys.nonzero_float("expert_weights_scale")?.unwrap_or(1.),
+            groups,
+        },
+        selection_bias: rules.selection_bias,
+        shared_inner: rules.shared.then(shared_inner).transpose()?,
+    })
 }
 
 /// The key-value heads of each layer. Layers without attention have none.
@@ -250,27 +281,44 @@ fn layers(
     attention: AttentionConfig,
 ) -> Result<Vec<LayerConfig>, ModelError> {
     let layer_count = kv_heads.len();
-    let feed_forward = feed_forward(keys, family)?;
+    let feed_forward = feed_forward(keys, family, layer_count)?;
     let window = window(keys, family)?;
     let windowed = windowed_layers(keys, family, layer_count)?;
     let recurrent = recurrent_mixer(keys, family)?;
-    let interval = keys.optional("full_attention_interval", 4, 1 << 10)?;
-    let has_attention = |layer: usize, kv_heads: usize| match recurrent {
-        Some(MixerConfig::DeltaNet(_)) => (layer + 1).is_multiple_of(interval),
-        _ => kv_heads > 0,
-    };
-    let layer = |(layer, kv_heads): (usize, &usize)| {
+    let has_attention = attention_layers(keys, recurrent.as_ref(), kv_heads)?;
+    let layer = |((layer, kv_heads), feed_forward): ((usize, &usize), FeedForwardConfig)| {
         let window = window.filter(|_| windowed.get(layer).copied().unwrap_or(false));
         let rotates = family.no_rope_every.is_none_or(|every| !(layer + 1).is_multiple_of(every));
         let rope = if window.is_some() && family.local_rope_base.is_some() { 1 } else { 0 };
         let rope = rotates.then_some(rope);
-        let mixer = match recurrent.filter(|_| !has_attention(layer, *kv_heads)) {
+        let has_attention = has_attention.get(layer).copied().unwrap_or(true);
+        let mixer = match recurrent.filter(|_| !has_attention) {
             Some(mixer) => mixer,
             None => MixerConfig::Attention(AttentionConfig { window, rope, kv_heads: *kv_heads, ..attention }),
         };
         LayerConfig { mixer, feed_forward, post_norms: family.post_norms }
     };
-    Ok(kv_heads.iter().enumerate().map(layer).collect())
+    Ok(kv_heads.iter().enumerate().zip(feed_forward).map(layer).collect())
+}
+
+/// Which layers have attention: by the file's list, by its period for delta networks, or those with key-value heads.
+fn attention_layers(
+    keys: &ArchitectureMetadata<'_>,
+    recurrent: Option<&MixerConfig>,
+    kv_heads: &[usize],
+) -> Result<Vec<bool>, ModelError> {
+    const KEY: &str = "attention.recurrent_layers";
+    if let Some(MixerConfig::DeltaNet(_)) = recurrent {
+        if let Some(Value::Array(array)) = keys.metadata.get(&keys.key(KEY)) {
+            let Some(recurrent) = flags(array).filter(|flags| flags.len() >= kv_heads.len()) else {
+                return reject_config(format!("{} is not a list of {} layers", keys.key(KEY), kv_heads.len()));
+            };
+            return Ok(recurrent.into_iter().map(|recurrent| !recurrent).collect());
+        }
+        let interval = keys.optional("full_attention_interval", 4, 1 << 10)?;
+        return Ok((1..=kv_heads.len()).map(|layer| layer.is_multiple_of(interval)).collect());
+    }
+    Ok(kv_heads.iter().map(|heads| *heads > 0).collect())
 }
 
 /// The mixer of layers without attention.
@@ -281,7 +329,7 @@ fn recurrent_mixer(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> R
             let kernel = keys.required("shortconv.l_cache", 1 << 8)?;
             Some(MixerConfig::ShortConv(ShortConvConfig { kernel, biases: false }))
         }
-        Some(RecurrentMixer::DeltaNet) => {
+        Some(RecurrentMixer::DeltaNet { tiled }) => {
             let value_heads = keys.required("ssm.time_step_rank", 1 << 10)?;
             let values = keys.required("ssm.inner_size", 1 << 20)?;
             if !values.is_multiple_of(value_heads) {
@@ -292,7 +340,7 @@ fn recurrent_mixer(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> R
                 value_heads,
                 key_width: keys.required("ssm.state_size", 1 << 12)?,
                 value_width: values / value_heads,
-                tiled: true,
+                tiled,
             };
             let kernel = keys.required("ssm.conv_kernel", 1 << 8)?;
             Some(MixerConfig::DeltaNet(DeltaNetConfig { shape, kernel, logarithmic_decay: false }))
@@ -329,7 +377,12 @@ fn windowed_layers(
 ) -> Result<Vec<bool>, ModelError> {
     const KEY: &str = "attention.sliding_window_pattern";
     let period = match (keys.metadata.get(&keys.key(KEY)), family.windows) {
-        (Some(Value::Array(array)), _) => return flags(array, layer_count),
+        (Some(Value::Array(array)), _) => match flags(array).filter(|flags| flags.len() == layer_count) {
+            Some(flags) => return Ok(flags),
+            None => {
+                return reject_config(format!("the pattern of sliding windows does not have {layer_count} layers"));
+            }
+        },
         (Some(_), _) => Some(keys.required(KEY, 1 << 10)?),
         (None, SlidingWindows::AllExceptEvery(period)) => Some(period),
         (None, _) => None,
@@ -337,19 +390,13 @@ fn windowed_layers(
     Ok((0..layer_count).map(|layer| period.is_none_or(|period| !(layer + 1).is_multiple_of(period))).collect())
 }
 
-fn flags(array: &Array, count: usize) -> Result<Vec<bool>, ModelError> {
-    let flags = array.numbers().map(|numbers| {
-        numbers
-            .map(|number| match number {
-                Value::Bool(flag) => Some(flag),
-                Value::Unsigned(number) => Some(number != 0),
-                Value::Signed(number) => Some(number != 0),
-                _ => None,
-            })
-            .collect::<Option<Vec<bool>>>()
-    });
-    match flags.flatten() {
-        Some(flags) if flags.len() == count => Ok(flags),
-        _ => reject_config(format!("the pattern of sliding windows does not have {count} layers")),
-    }
+/// The flags of an array, which may be numbers.
+fn flags(array: &Array) -> Option<Vec<bool>> {
+    let flag = |number| match number {
+        Value::Bool(flag) => Some(flag),
+        Value::Unsigned(number) => Some(number != 0),
+        Value::Signed(number) => Some(number != 0),
+        _ => None,
+    };
+    array.numbers()?.map(flag).collect()
 }

@@ -10,7 +10,7 @@ mod rope_from_config_json;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::backend::{AttentionShape, DeltaRuleShape};
+use super::backend::{AttentionShape, DeltaRuleShape, Routing};
 use super::decoder_family::Activation;
 use super::kv::{KvShape, KvType};
 use super::nn::rope::{RopeLayout, RopeScaling, RopeSpec};
@@ -122,12 +122,13 @@ pub struct DenseConfig {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MoeConfig {
     pub count: usize,
-    /// Experts that process each token.
-    pub experts_per_token: usize,
     pub inner: usize,
     pub activation: Activation,
-    /// Scales the weights of the selected experts to a sum of one.
-    pub normalise_weights: bool,
+    pub routing: Routing,
+    /// Each expert has a bias, which is added to its weight only when experts are selected.
+    pub selection_bias: bool,
+    /// The elements of the hidden layer of an expert that computes every token. Its output has a gate.
+    pub shared_inner: Option<usize>,
 }
 
 /// The sizes of a decoder without experts.
@@ -336,10 +337,27 @@ impl LayerConfig {
             }
             MixerConfig::ShortConv(_) | MixerConfig::DeltaNet(_) => {}
         }
-        if let FeedForwardConfig::Sparse(MoeConfig { count, experts_per_token: used, .. }) = self.feed_forward
-            && used > count
-        {
+        match &self.feed_forward {
+            FeedForwardConfig::Dense(_) => Ok(()),
+            FeedForwardConfig::Sparse(experts) => experts.check(),
+        }
+    }
+}
+
+impl MoeConfig {
+    fn check(&self) -> Result<(), ModelError> {
+        let (count, Routing { experts_per_token: used, groups, .. }) = (self.count, self.routing);
+        if used > count {
             return reject_config(format!("a token cannot use {used} of {count} experts"));
+        }
+        let Some(groups) = groups else { return Ok(()) };
+        // Groups are compared by two of their experts.
+        if groups.used > groups.count || !count.is_multiple_of(groups.count) || count / groups.count < 2 {
+            return reject_config(format!("{} of {} groups of {count} experts are impossible", groups.used, groups.count));
+        }
+        let available = count / groups.count * groups.used;
+        if used > available {
+            return reject_config(format!("a token cannot use {used} of the {available} experts of its groups"));
         }
         Ok(())
     }

@@ -1,23 +1,36 @@
 //! Sparse mixtures of experts: a router selects a few feed-forward networks for each token (Shazeer et al. 2017,
-//! <https://arxiv.org/abs/1701.06538>; Mixtral: Jiang et al. 2024, <https://arxiv.org/abs/2401.04088>).
+//! <https://arxiv.org/abs/1701.06538>; Mixtral: Jiang et al. 2024, <https://arxiv.org/abs/2401.04088>). One more network may
+//! compute every token (DeepSeekMoE: Dai et al. 2024, <https://arxiv.org/abs/2401.06066>).
 
 use super::context::Context;
 use super::linear::Linear;
 use super::mlp::Mlp;
-use crate::backend::{Backend, RoutedTokens, Routing, Tensor};
+use crate::backend::{Activation, Backend, RoutedTokens, Routing, Tensor};
 use crate::error::Result;
 
 #[derive(Debug)]
 pub(crate) struct MixtureOfExperts<B: Backend> {
     pub router: Linear<B>,
-    pub experts: Vec<Mlp<B>>,
     pub routing: Routing,
+    /// A number for each expert; see [`Routing::select`].
+    pub selection_bias: Option<Vec<f32>>,
+    pub experts: Vec<Mlp<B>>,
+    pub shared: Option<SharedExpert<B>>,
+}
+
+/// An expert that computes every token.
+#[derive(Debug)]
+pub(crate) struct SharedExpert<B: Backend> {
+    pub mlp: Mlp<B>,
+    /// Projects a token to one number. Its sigmoid is the weight of the expert.
+    pub gate: Linear<B>,
 }
 
 impl<B: Backend> MixtureOfExperts<B> {
     /// `x` and the result are `[1, tokens, 1, width]`. Tokens are gathered by expert, so that each weight is read once.
     pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
-        let RoutedTokens { weights, tokens } = ctx.route(self.routing, self.router.forward(ctx, x)?)?;
+        let scores = self.router.forward(ctx, x)?;
+        let RoutedTokens { weights, tokens } = ctx.route(&self.routing, self.selection_bias.as_deref(), scores)?;
         let mut out = ctx.zeros(x.shape())?;
         for (index, (expert, tokens)) in self.experts.iter().zip(&tokens).enumerate() {
             if !tokens.is_empty() {
@@ -25,6 +38,18 @@ impl<B: Backend> MixtureOfExperts<B> {
                 ctx.add_expert(&mut out, &y, tokens, &weights, index)?;
             }
         }
+        if let Some(shared) = &self.shared {
+            shared.add_to(ctx, &mut out, x)?;
+        }
         Ok(out)
+    }
+}
+
+impl<B: Backend> SharedExpert<B> {
+    fn add_to(&self, ctx: &Context<'_, B>, out: &mut Tensor<B>, x: &Tensor<B>) -> Result<()> {
+        let mut weights = self.gate.forward(ctx, x)?;
+        ctx.activate(Activation::Sigmoid, &mut weights, None)?;
+        let tokens: Vec<usize> = (0..x.rows()).collect();
+        ctx.add_expert(out, &self.mlp.forward(ctx, x)?, &tokens, &weights, 0)
     }
 }

@@ -19,5 +19,5 @@ pub(super) use linear::Linear;
 pub use lora::{Adapter, LoraDeltas};
 pub(super) use lora::{DownProjection, LoraDelta};
 pub(super) use lstm::BidirectionalLstm;
-pub(super) use mixture_of_experts::MixtureOfExperts;
+pub(super) use mixture_of_experts::{MixtureOfExperts, SharedExpert};
 pub(super) use mlp::Mlp;

@@ -73,6 +73,9 @@ pub const QWEN35_MODULES: &[Module] = &[
     module("layers", "mlp.gate_proj", &["ffn_gate"], 1),
     module("layers", "mlp.up_proj", &["ffn_up"], 1),
     module("layers", "mlp.down_proj", &["ffn_down"], 1),
+    module("layers", "mlp.shared_expert.gate_proj", &["ffn_gate_shexp"], 1),
+    module("layers", "mlp.shared_expert.up_proj", &["ffn_up_shexp"], 1),
+    module("layers", "mlp.shared_expert.down_proj", &["ffn_down_shexp"], 1),
 ];
 
 /// The modules of all decoders. Some have several entries.
@@ -139,6 +142,10 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("lm_head", "training of the output projection"),
     (".experts.", "LoRA of experts"),
     (".mlp.gate.", "LoRA of a router"),
+    (".feed_forward.gate.", "LoRA of a router"),
+    (".shared_expert_gate.", "LoRA of the gate of a shared expert"),
+    (".in_proj_qkvz.", "LoRA of the fused projections of Qwen3-Next"),
+    (".in_proj_ba.", "LoRA of the fused projections of Qwen3-Next"),
     ("block_sparse_moe.", "LoRA of experts or their router"),
     ("modules_to_save", "modules_to_save"),
     ("model.classifier.", "training of a classification head"),

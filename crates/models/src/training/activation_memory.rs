@@ -14,7 +14,9 @@ pub fn activation_bytes(config: &DecoderConfig, tokens: usize, longest: usize, k
     let of_layer = |LayerConfig { mixer, feed_forward, .. }: &LayerConfig| {
         let inner = match feed_forward {
             FeedForwardConfig::Dense(dense) => dense.inner,
-            FeedForwardConfig::Sparse(experts) => experts.inner * experts.experts_per_token,
+            FeedForwardConfig::Sparse(experts) => {
+                experts.inner * experts.routing.experts_per_token + experts.shared_inner.unwrap_or(0)
+            }
         };
         let mixer = match mixer {
             MixerConfig::Attention(attention) => {

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::ops::Range;
 
 use super::loaded_matrix::LoadedMatrix;
 use super::{Role, Rows, Weights, flat};
@@ -164,6 +165,37 @@ impl<'a, B: Backend> Loader<'a, B> {
         let matrix = LoadedMatrix { stem, rows, total, columns, dtype, window: None, id: linear.id() };
         self.matrices.borrow_mut().push(matrix);
         Ok(linear)
+    }
+
+    /// Loads a projection to one output, whose weight may be a vector.
+    pub fn row(&self, stem: &str, columns: usize) -> Result<Linear<B>> {
+        let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        self.check_shape(&name, &shape, shape == [columns] || shape == [1, columns], &[1, columns])?;
+        let values = self.finite_values(&name, 0, flat(&shape).0)?;
+        let bytes = values.into_iter().flat_map(f32::to_le_bytes).collect();
+        Linear::read(&self.backend, &Rows::from_bytes(DType::F32, 1, columns, bytes)?, None, false)
+    }
+
+    /// Loads a projection whose rows are parts of a tensor with `total` rows, in the order of `parts`. Adapters cannot target it.
+    pub fn gathered(
+        &self,
+        stem: &str,
+        parts: &[Range<usize>],
+        [total, columns]: [usize; 2],
+    ) -> Result<Linear<B>> {
+        let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        self.check_shape(&name, &shape, shape == [total, columns], &[total, columns])?;
+        let mut bytes = Vec::new();
+        for part in parts {
+            bytes.extend(self.read_rows(&name, part.start, part.len())?.bytes()?);
+        }
+        let dtype = self.source.dtype(&name).ok_or_else(|| self.missing(stem))?;
+        let rows = parts.iter().map(ExactSizeIterator::len).sum();
+        let mut weight = Rows::from_bytes(dtype, rows, columns, bytes)?;
+        if let Some(dtype) = self.precision {
+            weight = weight.rounded(dtype);
+        }
+        Linear::read(&self.backend, &weight, None, false)
     }
 
     /// The elements of a weight, which must be finite.

@@ -5,7 +5,7 @@ use crate::backend::DType;
 use super::tensor_rows::{Storage, StoredTensor};
 use super::{DecoderCheckpoint, Role, Rows, Weights};
 use crate::decoder_config::{self, DecoderConfig};
-use crate::decoder_family::DecoderFamily;
+use crate::decoder_family::{DecoderFamily, RecurrentMixer};
 use crate::error::ModelError;
 use crate::safetensors::ModelFolder;
 
@@ -27,6 +27,10 @@ const LAYER_NAMES: &[(&str, &str)] = &[
     ("ffn_gate_up", "mlp.gate_up_proj"),
     ("ffn_down", "mlp.down_proj"),
     ("ffn_gate_inp", "mlp.gate"),
+    ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
+    ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
 ];
 
 /// Norms of families with two norms per layer, and with four.
@@ -39,14 +43,17 @@ const FOUR_NORMS: &[(&str, &str)] = &[
 
 /// Tensors of one expert, and tensors that hold all experts, whose names do not end in `.weight`.
 const EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
-const STACKED_EXPERT_NAMES: &[(&str, &str)] =
-    &[("ffn_gate_up_exps", "mlp.experts.gate_up_proj"), ("ffn_down_exps", "mlp.experts.down_proj")];
+const STACKED_EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate_up_exps", "gate_up_proj"), ("ffn_down_exps", "down_proj")];
 /// Vectors whose names do not end in `.weight`, either.
-const VECTOR_NAMES: &[(&str, &str)] = &[("ssm_a", "linear_attn.A_log"), ("ssm_dt", "linear_attn.dt_bias")];
+const VECTOR_NAMES: &[(&str, &str)] = &[
+    ("ssm_a", "linear_attn.A_log"),
+    ("ssm_dt", "linear_attn.dt_bias"),
+    ("exp_probs_b", "feed_forward.expert_bias"),
+];
 /// The beginnings of the names of Qwen 3.5's tensors that texts do not need: of the vision tower, and of layers that only draft.
 const IGNORED_PREFIXES: &[&str] = &["model.visual.", "mtp."];
-/// Mixtral's names of an expert's tensors before transformers 5.
-const MIXTRAL_EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "w1"), ("ffn_up", "w3"), ("ffn_down", "w2")];
+/// The names of an expert's tensors in LFM2, and before transformers 5 in Mixtral.
+const NUMBERED_EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "w1"), ("ffn_up", "w3"), ("ffn_down", "w2")];
 
 fn find(table: &[(&'static str, &'static str)], stem: &str) -> Option<&'static str> {
     table.iter().find(|(own, _)| *own == stem).map(|(_, name)| *name)
@@ -61,23 +68,20 @@ impl ModelFolder {
         if let Some(name) = find(family.tensor_names, stem) {
             return Some(format!("{layer}.{name}.{ending}"));
         }
-        let mixtral = self.tensor(&format!("{layer}.block_sparse_moe.gate.weight")).is_some();
-        if mixtral && stem == "ffn_gate_inp" {
+        let is_mixtral = self.tensor(&format!("{layer}.block_sparse_moe.gate.weight")).is_some();
+        if is_mixtral && stem == "ffn_gate_inp" {
             return Some(format!("{layer}.block_sparse_moe.gate.{ending}"));
         }
+        let (experts, names) = match family.recurrent {
+            _ if is_mixtral => ("block_sparse_moe.experts", NUMBERED_EXPERT_NAMES),
+            Some(RecurrentMixer::ShortConv) => ("feed_forward.experts", NUMBERED_EXPERT_NAMES),
+            _ => ("mlp.experts", EXPERT_NAMES),
+        };
         if let Some((suffix, expert)) = stem.split_once('.') {
-            return Some(match mixtral {
-                true => {
-                    format!(
-                        "{layer}.block_sparse_moe.experts.{expert}.{}.{ending}",
-                        find(MIXTRAL_EXPERT_NAMES, suffix)?
-                    )
-                }
-                false => format!("{layer}.mlp.experts.{expert}.{}.{ending}", find(EXPERT_NAMES, suffix)?),
-            });
+            return Some(format!("{layer}.{experts}.{expert}.{}.{ending}", find(names, suffix)?));
         }
         if let Some(name) = find(STACKED_EXPERT_NAMES, stem) {
-            return (ending == "weight").then(|| format!("{layer}.{name}"));
+            return (ending == "weight").then(|| format!("{layer}.{experts}.{name}"));
         }
         let norms = if family.post_norms { FOUR_NORMS } else { TWO_NORMS };
         let name = find(norms, stem).or_else(|| find(LAYER_NAMES, stem))?;
@@ -125,7 +129,8 @@ impl Weights for ModelFolder {
 
     /// Leaves out the RoPE frequencies of old exports, which `config.json` describes.
     fn names(&self) -> Vec<String> {
-        let is_qwen = decoder_config::find_family(&self.config).is_ok_and(|family| family.name == "qwen35");
+        let has_delta_nets = |family: &DecoderFamily| matches!(family.recurrent, Some(RecurrentMixer::DeltaNet { .. }));
+        let is_qwen = decoder_config::find_family(&self.config).is_ok_and(has_delta_nets);
         let ignored = if is_qwen { IGNORED_PREFIXES } else { &[] };
         let is_needed = |name: &&str| {
             !name.ends_with(".rotary_emb.inv_freq") && ignored.iter().all(|prefix| !name.starts_with(prefix))

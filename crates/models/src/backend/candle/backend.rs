@@ -87,8 +87,8 @@ impl Backend for Candle {
         layout::add_rows(self, x, first, y)
     }
 
-    fn route(&self, routing: Routing, scores: Tensor<Self>) -> Result<RoutedTokens<Self>> {
-        experts::route(self, routing, &scores)
+    fn route(&self, routing: &Routing, bias: Option<&[f32]>, scores: Tensor<Self>) -> Result<RoutedTokens<Self>> {
+        experts::route(self, routing, bias, &scores)
     }
 
     fn add_expert(

@@ -3,40 +3,54 @@
 //! Experts are selected on the host, but by an operation of the backend: the gradient of the experts' weights must
 //! reach the router's scores, and only the backend knows tensors with gradients.
 
-use candle_core::{DType as ArrayType, Tensor as Array};
+use candle_core::{D, Tensor as Array};
 
 use super::device::{Candle, tensor_like};
-use super::gradient::{softmax_gradient, with_gradient};
 use crate::backend::checks;
 use crate::backend::interface::{Backend, RoutedTokens, Tensor};
-use crate::backend::routing::{Routing, softmax};
+use crate::backend::routing::{RouterWeights, Routing};
 use crate::error::Result;
 
 /// Selects experts. Waits for the device, because the number of tokens of each expert must be known.
-pub fn route(candle: &Candle, routing: Routing, scores: &Tensor<Candle>) -> Result<RoutedTokens<Candle>> {
+pub fn route(
+    candle: &Candle,
+    routing: &Routing,
+    bias: Option<&[f32]>,
+    scores: &Tensor<Candle>,
+) -> Result<RoutedTokens<Candle>> {
     let experts = scores.channels;
     let mut weights: Vec<f32> = scores.data.detach().flatten_all()?.to_vec1()?;
-    // The softmax over all experts is only needed for its gradient.
-    let needs_all = scores.data.track_op() && !routing.normalise_weights;
-    let mut probabilities = if needs_all { weights.clone() } else { Vec::new() };
-    let tokens = routing.select(&mut weights, experts);
-    let shape = scores.data.shape();
-    let weights = Array::from_vec(weights, shape, candle.device())?;
-    if !scores.data.track_op() {
-        return Ok(RoutedTokens { weights: tensor_like(scores, experts, &weights)?, tokens });
-    }
-    // The softmax over the experts whose scores matter.
-    let softmaxes = match needs_all {
-        false => weights.clone(),
-        true => {
-            probabilities.chunks_exact_mut(experts.max(1)).for_each(softmax);
-            Array::from_vec(probabilities, shape, candle.device())?
-        }
+    let tokens = routing.select(bias, &mut weights, experts);
+    let weights = match scores.data.track_op() {
+        true => tracked_weights(routing, &tokens, &scores.data)?,
+        false => Array::from_vec(weights, scores.data.shape(), candle.device())?,
     };
-    let selected = weights.gt(0f32)?.to_dtype(ArrayType::F32)?;
-    let weights =
-        with_gradient(&scores.data, &weights, move |gradient| softmax_gradient(&softmaxes, &gradient.mul(&selected)?))?;
     Ok(RoutedTokens { weights: tensor_like(scores, experts, &weights)?, tokens })
+}
+
+/// The weights of the selected experts as a function of the scores. Which experts are selected has no gradient.
+fn tracked_weights(routing: &Routing, tokens_of: &[Vec<usize>], scores: &Array) -> Result<Array> {
+    let Routing { weights, normalise_weights, scale, .. } = *routing;
+    let (tokens, experts) = scores.dims2()?;
+    let mut selected = vec![0f32; tokens * experts];
+    for (expert, tokens) in tokens_of.iter().enumerate() {
+        tokens.iter().for_each(|token| selected[token * experts + expert] = 1.);
+    }
+    let selected = Array::from_vec(selected, (tokens, experts), scores.device())?;
+    let weights = match weights {
+        // A constant that is subtracted from all scores changes no softmax.
+        RouterWeights::Softmax => normalised(&scores.broadcast_sub(&scores.detach().max_keepdim(D::Minus1)?)?.exp()?)?,
+        RouterWeights::Sigmoid => ((scores.neg()?.exp()? + 1.)?).recip()?,
+    };
+    let weights = weights.mul(&selected)?;
+    let weights = if normalise_weights { normalised(&weights)? } else { weights };
+    Ok((weights * f64::from(scale))?)
+}
+
+fn normalised(weights: &Array) -> Result<Array> {
+    // All weights of a sigmoid may vanish.
+    let total = (weights.sum_keepdim(D::Minus1)? + f64::from(f32::MIN_POSITIVE))?;
+    Ok(weights.broadcast_div(&total)?)
 }
 
 /// Adds the rows of an expert to those of its tokens, multiplied by their weights.

@@ -126,9 +126,9 @@ impl Backend for Cpu {
         self.pause()
     }
 
-    fn route(&self, routing: Routing, mut scores: Tensor<Self>) -> Result<RoutedTokens<Self>> {
+    fn route(&self, routing: &Routing, bias: Option<&[f32]>, mut scores: Tensor<Self>) -> Result<RoutedTokens<Self>> {
         let experts = scores.channels;
-        let tokens = routing.select(scores.data_mut(), experts);
+        let tokens = routing.select(bias, scores.data_mut(), experts);
         Ok(RoutedTokens { weights: scores, tokens })
     }
 

@@ -8,7 +8,7 @@ use candle_core::{Tensor as Array, Var};
 use super::super::{Candle, CandleLinear};
 use super::products::random_rows;
 use super::{assert_close, candle, random, random_tensor};
-use crate::backend::Routing;
+use crate::backend::{ExpertGroups, RouterWeights, Routing};
 use crate::backend::convolutions::{Convolutions, GroupNorm};
 use crate::backend::interface::{Angles, Backend, FeedForward, LowRankUpdate, Norm, RequestOptions, Tensor};
 use crate::backend::types::{Activation, ConvShape, DType, Dropout, NormKind, RopeLayout};
@@ -84,6 +84,21 @@ fn check_all(b: &Candle) {
         })
     };
     let (gate, up, down, fused) = (linear(24, 16, 1), linear(24, 16, 2), linear(12, 24, 3), linear(20, 16, 4));
+    let experts = |routing: Routing| -> Operation<'_> {
+        Box::new(move |x| {
+            let mut sum = b.copy(x).unwrap();
+            let bias: Vec<f32> = (0..16).map(|expert| if expert % 5 == 0 { 0.1 } else { 0. }).collect();
+            let routed = b.route(&routing, Some(&bias), b.copy(x).unwrap()).unwrap();
+            for (expert, tokens) in routed.tokens.iter().enumerate().filter(|(_, tokens)| !tokens.is_empty()) {
+                let y = b.gather_rows(x, tokens).unwrap();
+                b.add_expert(&mut sum, &y, tokens, &routed.weights, expert).unwrap();
+            }
+            sum
+        })
+    };
+    let unscaled = Routing { normalise_weights: false, ..Routing::softmax(2) };
+    let groups = Some(ExpertGroups { count: 4, used: 2 });
+    let sigmoid = Routing { weights: RouterWeights::Sigmoid, scale: 2.5, groups, ..Routing::softmax(3) };
     let (gate, up, down, fused) = (&gate, &up, &down, &fused);
     let mut operations: Vec<(String, Operation<'_>)> = vec![
         (
@@ -129,19 +144,9 @@ fn check_all(b: &Candle) {
             }),
         ),
         ("add_rows".into(), in_place(|b, x, y| b.add_rows(x, 3, &b.rows(y, 0..2).unwrap()).unwrap())),
-        (
-            "mixture of experts".into(),
-            Box::new(|x| {
-                let mut sum = b.copy(x).unwrap();
-                let routed =
-                    b.route(Routing { experts_per_token: 2, normalise_weights: true }, b.copy(x).unwrap()).unwrap();
-                for (expert, tokens) in routed.tokens.iter().enumerate().filter(|(_, tokens)| !tokens.is_empty()) {
-                    let y = b.gather_rows(x, tokens).unwrap();
-                    b.add_expert(&mut sum, &y, tokens, &routed.weights, expert).unwrap();
-                }
-                sum
-            }),
-        ),
+        ("experts by a scaled softmax".into(), experts(Routing::softmax(2))),
+        ("experts by a softmax".into(), experts(unscaled)),
+        ("experts by a sigmoid in groups".into(), experts(sigmoid)),
         (
             "concat and split".into(),
             Box::new(|x| {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{candle, compare, random, random_tensor};
-use crate::backend::Routing;
+use crate::backend::{ExpertGroups, RouterWeights, Routing};
 use crate::backend::convolutions::{Convolutions, GroupNorm};
 use crate::backend::interface::{Angles, Backend, Norm, RequestOptions};
 use crate::backend::types::{Activation, ConvShape, DType, NormKind, RopeLayout};
@@ -37,11 +37,13 @@ fn elementwise_operations_match() {
             });
         }
     }
-    for normalise_weights in [true, false] {
+    let groups = Some(ExpertGroups { count: 2, used: 1 });
+    let sigmoid = Routing { weights: RouterWeights::Sigmoid, scale: 2.5, groups, ..Routing::softmax(2) };
+    for routing in [Routing::softmax(2), Routing { normalise_weights: false, ..Routing::softmax(2) }, sigmoid] {
         compare!("mixture of experts", 1e-6, |b| {
             let mut x = random_tensor(b, [1, 6, 1, 7], 1);
             let scores = random_tensor(b, [1, 6, 1, 4], 2);
-            let routed = b.route(Routing { experts_per_token: 2, normalise_weights }, scores).unwrap();
+            let routed = b.route(&routing, Some(&[0., 0.1, 0.2, 0.]), scores).unwrap();
             for (expert, tokens) in routed.tokens.iter().enumerate() {
                 let y = b.gather_rows(&random_tensor(b, [1, 6, 1, 7], 3 + expert as u64), tokens).unwrap();
                 b.add_expert(&mut x, &y, tokens, &routed.weights, expert).unwrap();
