@@ -19,7 +19,6 @@ mod channel_activation;
 mod conv;
 mod conv1d;
 mod cross_entropy;
-mod delta_rule;
 mod dense;
 mod dropout;
 mod dtype;
@@ -33,6 +32,7 @@ mod lstm;
 mod norm;
 mod pack;
 mod pool;
+mod recurrence;
 mod rope;
 mod rows;
 mod simd;
@@ -47,7 +47,6 @@ pub use channel_activation::{ChannelActivation, ScaledActivation, leaky_relu};
 pub use conv::{Conv2d, ConvInput, ConvShape};
 pub use conv1d::{Conv1d, Conv1dShape};
 pub use cross_entropy::{TargetLogit, cross_entropy};
-pub use delta_rule::{DeltaRuleInputs, DeltaRuleShape, delta_rule, delta_rule_gates, normalise_queries_and_keys};
 pub use dense::{DenseMatrix, Direction, ProductPart};
 pub use dropout::Dropout;
 pub use dtype::{DType, dequantise};
@@ -60,6 +59,10 @@ pub use low_rank::{LowRankUpdate, add_low_rank};
 pub use lstm::{LstmRecurrence, LstmState};
 pub use norm::{Norm, NormKind};
 pub use pool::Pool;
+pub use recurrence::{
+    Recurrence, RecurrenceInputs, RecurrenceShape, delta_rule_gates, normalise_queries_and_keys, recurrence,
+    state_space_gates,
+};
 pub use rope::{RopeLayout, rope};
 pub use simd::Isa;
 pub use text_attention::{Qkv, TextAttention};

@@ -9,6 +9,7 @@ mod delta_net;
 mod encode_pass;
 mod feed_forward;
 mod layer;
+mod mamba2;
 mod short_conv;
 mod training_pass;
 
@@ -191,10 +192,19 @@ impl<B: Recurrent> Decoder<B> {
         }
     }
 
+    /// The inputs of the output projection.
+    fn head_inputs(&self, ctx: &Context<'_, B>, stream: &mut ResidualStream<B>) -> Result<Tensor<B>> {
+        let mut normed = self.apply_output_norm(ctx, stream)?;
+        if self.config.logit_scale != 1. {
+            ctx.multiply(&mut normed, self.config.logit_scale)?;
+        }
+        Ok(normed)
+    }
+
     /// Computes the logits of the tokens in `stream`: `[tokens, vocabulary]`, and undefined values after them.
     fn logits(&self, ctx: &Context<'_, B>, stream: Option<ResidualStream<B>>) -> Result<Vec<f32>> {
         let Some(mut stream) = stream else { return Ok(Vec::new()) };
-        let normed = self.apply_output_norm(ctx, &mut stream)?;
+        let normed = self.head_inputs(ctx, &mut stream)?;
         drop(stream);
         let logits = self.output.forward(ctx, &normed)?;
         let len = logits.len();

@@ -4,7 +4,7 @@
 //! converter and graphs of llama.cpp.
 
 use super::nn::rope::RopeLayout;
-use super::peft::{LFM2_MODULES, LLAMA_MODULES, Module, QWEN35_MODULES};
+use super::peft::{GRANITE_HYBRID_MODULES, LFM2_MODULES, LLAMA_MODULES, Module, QWEN35_MODULES};
 
 pub use crate::backend::Activation;
 use crate::backend::RouterWeights;
@@ -28,8 +28,9 @@ pub enum SlidingWindows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecurrentMixer {
     ShortConv,
-    /// `tiled`: GGUF files have the heads of values in another order; see [`DeltaRuleShape::tiled`].
+    /// `tiled`: GGUF files have the heads of values in another order; see [`RecurrenceShape::tiled`].
     DeltaNet { tiled: bool },
+    Mamba2,
 }
 
 /// What the mixtures of experts of a family have in common.
@@ -41,9 +42,18 @@ pub struct ExpertRules {
     /// The default of `use_expert_bias`.
     pub selection_bias: bool,
     /// One more expert computes every token.
-    pub shared: bool,
+    pub shared: Option<SharedExpert>,
     /// The default of `num_dense_layers`.
     pub leading_dense_layers: usize,
+}
+
+/// How the output of an expert that computes every token is weighted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedExpert {
+    /// By the sigmoid of a gate.
+    Gated,
+    /// By one.
+    Plain,
 }
 
 /// The rules of Mixtral.
@@ -51,7 +61,7 @@ pub const MIXTRAL_EXPERTS: ExpertRules = ExpertRules {
     weights: RouterWeights::Softmax,
     normalise_weights: true,
     selection_bias: false,
-    shared: false,
+    shared: None,
     leading_dense_layers: 0,
 };
 
@@ -64,6 +74,21 @@ const QWEN35_NAMES: &[(&str, &str)] = &[
     ("ssm_conv1d", "linear_attn.conv1d"),
     ("ssm_norm", "linear_attn.norm"),
     ("ssm_out", "linear_attn.out_proj"),
+];
+
+/// The names of the tensors of Granite 4 in a layer. transformers calls the network of dense layers shared, too.
+const GRANITE_HYBRID_NAMES: &[(&str, &str)] = &[
+    ("ssm_in", "mamba.in_proj"),
+    ("ssm_conv1d", "mamba.conv1d"),
+    ("ssm_norm", "mamba.norm"),
+    ("ssm_out", "mamba.out_proj"),
+    ("ffn_gate_inp", "block_sparse_moe.router.layer"),
+    ("ffn_gate_up_exps", "block_sparse_moe.input_linear"),
+    ("ffn_down_exps", "block_sparse_moe.output_linear"),
+    ("ffn_gate_up", "shared_mlp.input_linear"),
+    ("ffn_down", "shared_mlp.output_linear"),
+    ("ffn_gate_up_shexp", "shared_mlp.input_linear"),
+    ("ffn_down_shexp", "shared_mlp.output_linear"),
 ];
 
 /// The names of Qwen3-Next's tensors in a layer with a delta network.
@@ -87,8 +112,6 @@ pub struct DecoderFamily {
     pub rope: RopeLayout,
     /// The query, key and value projections must have biases.
     pub biases: bool,
-    /// The gate and up projections are one tensor.
-    pub fused_gate_up: bool,
     /// RoPE may apply to only the first elements of a head.
     pub partial_rotary: bool,
     /// The default of `partial_rotary_factor`.
@@ -99,6 +122,8 @@ pub struct DecoderFamily {
     pub post_norms: bool,
     /// Gemma's conventions: embeddings are scaled by the square root of the width, and some keys of `config.json` are its own.
     pub gemma: bool,
+    /// Granite's factors of embeddings, scores, residual sums and logits.
+    pub has_multipliers: bool,
     pub activation: Activation,
     pub windows: SlidingWindows,
     /// Every n-th layer has no rotary embedding (NoPE).
@@ -149,12 +174,12 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     model_types: &["llama"],
     rope: RopeLayout::Interleaved,
     biases: false,
-    fused_gate_up: false,
     partial_rotary: false,
     rotary_fraction: 1.,
     qk_norms: false,
     post_norms: false,
     gemma: false,
+    has_multipliers: false,
     activation: Activation::Silu,
     windows: SlidingWindows::Never,
     no_rope_every: None,
@@ -283,7 +308,6 @@ pub const FAMILIES: &[DecoderFamily] = &[
         model_types: &["phi3"],
         rope: RopeLayout::Halves,
         partial_rotary: true,
-        fused_gate_up: true,
         windows: SlidingWindows::All,
         ..LLAMA
     },
@@ -303,7 +327,7 @@ pub const FAMILIES: &[DecoderFamily] = &[
     DecoderFamily {
         name: "qwen35moe",
         model_types: &["qwen3_5_moe_text"],
-        experts: Some(ExpertRules { shared: true, ..MIXTRAL_EXPERTS }),
+        experts: Some(ExpertRules { shared: Some(SharedExpert::Gated), ..MIXTRAL_EXPERTS }),
         ..QWEN35
     },
     DecoderFamily {
@@ -312,8 +336,19 @@ pub const FAMILIES: &[DecoderFamily] = &[
         rope_base: 10_000.,
         recurrent: Some(RecurrentMixer::DeltaNet { tiled: false }),
         tensor_names: QWEN3_NEXT_NAMES,
-        experts: Some(ExpertRules { shared: true, ..MIXTRAL_EXPERTS }),
+        experts: Some(ExpertRules { shared: Some(SharedExpert::Gated), ..MIXTRAL_EXPERTS }),
         ..QWEN35
+    },
+    DecoderFamily { name: "granite", model_types: &["granite"], has_multipliers: true, ..LLAMA },
+    DecoderFamily {
+        name: "granitehybrid",
+        model_types: &["granitemoehybrid"],
+        has_multipliers: true,
+        recurrent: Some(RecurrentMixer::Mamba2),
+        tensor_names: GRANITE_HYBRID_NAMES,
+        adapter_modules: GRANITE_HYBRID_MODULES,
+        experts: Some(ExpertRules { shared: Some(SharedExpert::Plain), ..MIXTRAL_EXPERTS }),
+        ..LLAMA
     },
 ];
 

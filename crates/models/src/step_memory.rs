@@ -31,8 +31,8 @@ pub fn scratch_bytes<B: Recurrent>(config: &DecoderConfig, backend: &B, limits: 
     let attention =
         |shape| backend.kv_attention_bytes(&AttentionShape { window: None, ..shape }, tokens, config.context);
     let attention = config.attention().map(|layer| attention(layer.shape())).max().unwrap_or(0);
-    let delta_rules = config.delta_nets().map(|net| backend.delta_rule_bytes(&net.shape, tokens, rows));
-    (floats * size_of::<f32>() + tables + attention.max(delta_rules.max().unwrap_or(0))) as u64
+    let recurrences = config.recurrences().map(|shape| backend.recurrence_bytes(shape, tokens, rows));
+    (floats * size_of::<f32>() + tables + attention.max(recurrences.max().unwrap_or(0))) as u64
 }
 
 /// Floats per token of the angles of rotary embeddings: a cosine and a sine of each rotated pair.
@@ -61,12 +61,13 @@ fn floats_per_token(config: &DecoderConfig) -> usize {
             MixerConfig::Attention(attention) => attention.query_width(),
             MixerConfig::ShortConv(_) => config.width,
             MixerConfig::DeltaNet(net) => net.shape.inputs_len(),
+            MixerConfig::Mamba2(mamba) => mamba.shape.inputs_len(),
         };
         match feed_forward {
             FeedForwardConfig::Dense(dense) => tensors(queries, dense.inner, 5),
             // Also the scores of the router, selected experts, and the gathered inputs and outputs of an expert.
             FeedForwardConfig::Sparse(experts) => {
-                let inner = experts.inner.max(experts.shared_inner.unwrap_or(0));
+                let inner = experts.inner.max(experts.shared.map_or(0, |shared| shared.inner));
                 tensors(queries, inner, 7) + experts.count + 8 * experts.routing.experts_per_token
             }
         }
@@ -124,7 +125,7 @@ mod tests {
     fn experts_are_counted_by_their_own_width() {
         let sparse = |inner| {
             let (activation, routing) = (Activation::Silu, Routing::softmax(2));
-            let experts = MoeConfig { count: 4, inner, activation, routing, selection_bias: false, shared_inner: None };
+            let experts = MoeConfig { count: 4, inner, activation, routing, selection_bias: false, shared: None };
             let mut config = DecoderConfig::for_tests();
             config.layers.iter_mut().for_each(|layer| layer.feed_forward = FeedForwardConfig::Sparse(experts));
             scratch_bytes(&config, &STEP)

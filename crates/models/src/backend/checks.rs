@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::interface::{Angles, Backend, LowRankUpdate, Matrix, Tensor};
-use super::recurrent::{DeltaRuleInputs, RecurrentRow};
-use super::types::{AttentionShape, Conv1dShape, DeltaRuleShape};
+use super::recurrent::RecurrentRow;
+use super::types::{AttentionShape, Conv1dShape, RecurrenceShape};
 use crate::error::{ModelError, Result};
 use crate::kv::SequenceSlice;
 
@@ -53,15 +53,20 @@ pub fn causal_conv<B: Backend>(
     check(fits, || format!("a convolution of {channels} channels does not take a tensor of {:?}", x.shape()))
 }
 
-/// The inputs of the gated delta rule have the tokens of these sequences, one after another.
-pub fn delta_rule<B: Backend>(
-    shape: &DeltaRuleShape,
+/// The inputs of a recurrence have the tokens of these sequences, one after another.
+pub fn recurrence<B: Backend>(
+    shape: &RecurrenceShape,
     sequences: impl IntoIterator<Item = Range<usize>>,
-    DeltaRuleInputs { qkv, a, b }: &DeltaRuleInputs<'_, B>,
+    inputs: &Tensor<B>,
+    gates: &[&Tensor<B>],
 ) -> Result<()> {
-    causal_conv(shape.inputs_len(), sequences, qkv)?;
-    let fits = [a, b].iter().all(|x| x.channels == shape.value_heads && x.rows() == qkv.rows());
-    check(fits, || format!("gates of {:?} and {:?} do not fit {:?}", a.shape(), b.shape(), qkv.shape()))
+    causal_conv(shape.inputs_len(), sequences, inputs)?;
+    match gates.iter().find(|gate| gate.channels != shape.value_heads || gate.rows() != inputs.rows()) {
+        Some(gate) => {
+            Err(ModelError::Compute(format!("gates of {:?} do not fit {:?}", gate.shape(), inputs.shape())))
+        }
+        None => Ok(()),
+    }
 }
 
 /// `x` has a range of rows.

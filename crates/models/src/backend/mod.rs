@@ -36,11 +36,13 @@ pub use interface::{
     Angles, Backend, FeedForward, LowRankUpdate, Matrix, Norm, Pause, RequestOptions, RoutedTokens, Tensor,
 };
 pub use paged_attention::PagedAttention;
-pub use recurrent::{CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart};
+pub use recurrent::{
+    CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart, StateSpace, StateSpaceInputs,
+};
 pub use routing::{ExpertGroups, RouterWeights, Routing};
 pub use time_convolutions::{AdaIn, ChannelActivation, TimeConvolutions};
 pub use types::{
-    Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, DeltaRuleShape, Isa, NormKind, Pool,
+    Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, RecurrenceShape, Isa, NormKind, Pool,
     RopeLayout, dequantise,
 };
 pub(crate) use types::{Dropout, LstmRecurrence, LstmState, TargetLogit, cross_entropy};

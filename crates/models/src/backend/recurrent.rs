@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::interface::{Backend, Tensor};
 use super::paged_attention::PagedAttention;
-use super::types::DeltaRuleShape;
+use super::types::RecurrenceShape;
 use crate::block_arena::{BlockArena, BlockId};
 use crate::error::{ModelError, Result};
 use crate::state_layout::StateUpdate;
@@ -30,7 +30,7 @@ pub trait Recurrent: PagedAttention {
     ) -> Result<Tensor<Self>>;
 
     /// The gated delta rule over the tokens of each sequence: `[1, tokens, 1, values_len]`. The state of a sequence has
-    /// [`DeltaRuleShape::state_len`] elements, in an order that the device chooses.
+    /// [`RecurrenceShape::state_len`] elements, in an order that the device chooses.
     ///
     /// # Errors
     /// If a block has no memory, or sizes do not fit; nothing is written then.
@@ -41,8 +41,17 @@ pub trait Recurrent: PagedAttention {
         inputs: DeltaRuleInputs<'_, Self>,
     ) -> Result<Tensor<Self>>;
 
-    /// An upper bound of the temporary bytes of [`Self::delta_rule`] for `tokens` tokens in total, in `sequences` sequences.
-    fn delta_rule_bytes(&self, shape: &DeltaRuleShape, tokens: usize, sequences: usize) -> usize;
+    /// A state space with one decay for each head over the tokens of each sequence: `[1, tokens, 1, values_len]`. States and errors
+    /// are those of [`Self::delta_rule`].
+    fn state_space(
+        &self,
+        space: &StateSpace<Self>,
+        states: StatePart<'_, Self>,
+        inputs: StateSpaceInputs<'_, Self>,
+    ) -> Result<Tensor<Self>>;
+
+    /// An upper bound of the temporary bytes of [`Self::delta_rule`] and [`Self::state_space`] for `tokens` tokens in total, in `sequences` sequences.
+    fn recurrence_bytes(&self, shape: &RecurrenceShape, tokens: usize, sequences: usize) -> usize;
 }
 
 /// A convolution of each channel over a token and those before it: `out[t] = bias + Σ weight[i] · x[t − (kernel − 1) + i]`.
@@ -68,7 +77,7 @@ impl<B: Backend> CausalConv<B> {
 /// length `1 / √key_width`, and keys to the length 1.
 #[derive(Debug)]
 pub struct DeltaRule<B: Backend> {
-    pub shape: DeltaRuleShape,
+    pub shape: RecurrenceShape,
     /// `[value_heads]`, not positive. The factor of the state is `exp(decay · softplus(a + bias))`.
     pub decay: B::Vector,
     /// `[value_heads]`
@@ -84,6 +93,29 @@ pub struct DeltaRuleInputs<'a, B: Backend> {
     pub a: &'a Tensor<B>,
     /// The weight of an update is `sigmoid(b)`: `[1, tokens, 1, value_heads]`.
     pub b: &'a Tensor<B>,
+}
+
+/// A state space of Mamba-2 (Dao and Gu 2024, <https://arxiv.org/abs/2405.21060>). The state of each head is a matrix `S`, which a
+/// token with the step `Δ = softplus(step + bias)` changes to `exp(decay · Δ) · S + B ⊗ Δ · x`; its output is `SᵀC + skip · x`. B, x
+/// and C have the places of keys, values and queries in the shape.
+#[derive(Debug)]
+pub struct StateSpace<B: Backend> {
+    pub shape: RecurrenceShape,
+    /// `[value_heads]`, not positive.
+    pub decay: B::Vector,
+    /// `[value_heads]`
+    pub bias: B::Vector,
+    /// `[value_heads]`
+    pub skip: B::Vector,
+}
+
+/// What a state space computes with, for each token of a batch.
+#[derive(Debug)]
+pub struct StateSpaceInputs<'a, B: Backend> {
+    /// x, B and C: `[1, tokens, 1, inputs_len]`.
+    pub xbc: &'a Tensor<B>,
+    /// `[1, tokens, 1, value_heads]`
+    pub steps: &'a Tensor<B>,
 }
 
 /// One part of the states of a batch's sequences.

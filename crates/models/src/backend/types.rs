@@ -2,7 +2,7 @@
 //! device may use without the rest of the CPU's backend.
 
 pub use outpost_kernels::{
-    Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, DeltaRuleShape, Dropout, Error, Isa,
+    Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, RecurrenceShape, Dropout, Error, Isa,
     LstmRecurrence, LstmState, NormKind, Pool, RopeLayout, TargetLogit, cross_entropy, dequantise,
 };
 

@@ -3,11 +3,12 @@
 
 use std::ops::Range;
 
+use super::mamba2::load_decay;
 use crate::backend::{
-    Activation, Backend, Candle, CausalConv, DeltaRule, DeltaRuleInputs, DeltaRuleShape, Norm, Recurrent, StatePart, Tensor,
+    Activation, Backend, Candle, CausalConv, DeltaRule, DeltaRuleInputs, RecurrenceShape, Norm, Recurrent, StatePart, Tensor,
 };
 use crate::decoder_config::{DecoderConfig, DeltaNetConfig};
-use crate::error::{ModelError, Result};
+use crate::error::Result;
 use crate::nn::{Context, Linear};
 use crate::weights::{Candidate, Loader};
 
@@ -39,13 +40,7 @@ impl<B: Recurrent> DeltaNet<B> {
         let DeltaNetConfig { shape, kernel, logarithmic_decay } = *plan;
         let stem = |suffix: &str| format!("blk.{index}.{suffix}");
         let backend = loader.backend();
-        let mut decay = loader.vector(&stem("ssm_a"), shape.value_heads)?;
-        if logarithmic_decay {
-            decay.iter_mut().for_each(|decay| *decay = -decay.exp());
-        }
-        if !decay.iter().all(|decay| decay.is_finite() && *decay <= 0.) {
-            return Err(ModelError::Checkpoint(format!("tensor {} has decays that are not negative", stem("ssm_a"))));
-        }
+        let decay = load_decay(loader, &stem("ssm_a"), shape.value_heads, logarithmic_decay)?;
         let bias = loader.bias(&stem("ssm_dt"), shape.value_heads)?;
         let [attn_qkv, attn_gate, ssm_alpha, ssm_beta] = load_projections(loader, width, index, &shape)?;
         let output = Candidate::whole(stem("ssm_out"), width);
@@ -96,9 +91,9 @@ fn load_projections<B: Recurrent>(
     loader: &Loader<'_, B>,
     width: usize,
     index: usize,
-    shape: &DeltaRuleShape,
+    shape: &RecurrenceShape,
 ) -> Result<[Linear<B>; 4]> {
-    let DeltaRuleShape { key_heads, value_heads, key_width, value_width, .. } = *shape;
+    let RecurrenceShape { key_heads, value_heads, key_width, value_width, .. } = *shape;
     let stem = |suffix: &str| format!("blk.{index}.{suffix}");
     let whole = |suffix: &str, rows: usize| {
         loader.linear(&[Candidate::whole(stem(suffix), rows)], rows, width, false)

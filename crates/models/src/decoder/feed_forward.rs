@@ -1,8 +1,8 @@
 //! The feed-forward network of a decoder layer: dense, or a mixture of experts.
 
 use crate::backend::{Activation, Backend, Tensor};
-use crate::decoder_config::{DenseConfig, FeedForwardConfig, MoeConfig};
-use crate::error::Result;
+use crate::decoder_config::{DenseConfig, FeedForwardConfig, MoeConfig, SharedExpertConfig};
+use crate::error::{ModelError, Result};
 use crate::nn::{Context, MixtureOfExperts, Mlp, SharedExpert};
 use crate::weights::{Candidate, Loader};
 
@@ -30,19 +30,36 @@ impl<B: Backend> FeedForward<B> {
     }
 }
 
-/// Loads the network of a dense layer. Phi-3 fuses the gate and up projections in one tensor, gate first, which GGUF
-/// calls `ffn_up`.
+/// Loads the network of a dense layer.
 fn load_dense<B: Backend>(loader: &Loader<'_, B>, width: usize, layer: usize, plan: &DenseConfig) -> Result<Mlp<B>> {
-    let DenseConfig { inner, activation, fused_gate_up } = *plan;
-    let stem = |suffix: &str| format!("blk.{layer}.{suffix}");
-    let whole = |suffix: &str| [stem(suffix), stem(suffix)].map(|stem| Candidate::whole(stem, inner));
-    let half = |suffix: &str, first: usize| Candidate { stem: stem(suffix), first, total: 2 * inner };
-    let (gate, up) = match fused_gate_up {
-        true => ([half("ffn_gate_up", 0), half("ffn_up", 0)], [half("ffn_gate_up", inner), half("ffn_up", inner)]),
-        false => (whole("ffn_gate"), whole("ffn_up")),
+    let DenseConfig { inner, activation } = *plan;
+    load_gated(loader, layer, "", [width, inner], activation)
+}
+
+/// Loads a network whose stems end in `ending`. Its gate and up projections may be one tensor, gate first: Phi-3's GGUF files call it
+/// `ffn_up`.
+fn load_gated<B: Backend>(
+    loader: &Loader<'_, B>,
+    layer: usize,
+    ending: &str,
+    [width, inner]: [usize; 2],
+    activation: Activation,
+) -> Result<Mlp<B>> {
+    let stem = |suffix: &str| format!("blk.{layer}.ffn_{suffix}{ending}");
+    let (gate, up, fused) = (stem("gate"), stem("up"), stem("gate_up"));
+    let is_fused_up = || loader.shape(&up).is_ok_and(|shape| shape.first() == Some(&(2 * inner)));
+    let fused = match loader.has(&fused) {
+        true => Some(fused),
+        false if !loader.has(&gate) && is_fused_up() => Some(up.clone()),
+        false => None,
     };
-    let down = [Candidate::whole(stem("ffn_down"), width)];
-    load_mlp(loader, [&gate, &up, &down], [width, inner], activation)
+    let half = |stem: &str, first: usize| Candidate { stem: stem.to_owned(), first, total: 2 * inner };
+    let [gate, up] = match &fused {
+        Some(fused) => [half(fused, 0), half(fused, inner)],
+        None => [Candidate::whole(gate, inner), Candidate::whole(up, inner)],
+    };
+    let down = [Candidate::whole(stem("down"), width)];
+    load_mlp(loader, [&[gate], &[up], &down], [width, inner], activation)
 }
 
 /// Loads a network from the candidates for gate, up and down.
@@ -66,32 +83,23 @@ fn load_mixture<B: Backend>(
     layer: usize,
     plan: &MoeConfig,
 ) -> Result<MixtureOfExperts<B>> {
-    let MoeConfig { count, activation, routing, selection_bias, shared_inner, .. } = *plan;
+    let MoeConfig { count, activation, routing, selection_bias, shared: shared_plan, .. } = *plan;
     let router = [Candidate::whole(format!("blk.{layer}.ffn_gate_inp"), count)];
     let router = loader.linear(&router, count, width, false)?;
     let bias = || loader.bias(&format!("blk.{layer}.exp_probs_b"), count);
     let experts = (0..count).map(|expert| load_expert(loader, width, layer, plan, expert));
-    let shared = || shared_inner.map(|inner| load_shared_expert(loader, [width, inner], layer, activation)).transpose();
+    let gate = || loader.row(&format!("blk.{layer}.ffn_gate_inp_shexp"), width);
+    let shared = |SharedExpertConfig { inner, gated }| {
+        let mlp = load_gated(loader, layer, "_shexp", [width, inner], activation)?;
+        Ok::<_, ModelError>(SharedExpert { mlp, gate: gated.then(gate).transpose()? })
+    };
     Ok(MixtureOfExperts {
         router,
         routing,
         selection_bias: selection_bias.then(bias).transpose()?,
         experts: experts.collect::<Result<_>>()?,
-        shared: shared()?,
+        shared: shared_plan.map(shared).transpose()?,
     })
-}
-
-fn load_shared_expert<B: Backend>(
-    loader: &Loader<'_, B>,
-    [width, inner]: [usize; 2],
-    layer: usize,
-    activation: Activation,
-) -> Result<SharedExpert<B>> {
-    let stem = |suffix: &str| format!("blk.{layer}.ffn_{suffix}_shexp");
-    let projection = |suffix: &str, rows: usize| [Candidate::whole(stem(suffix), rows)];
-    let [gate, up, down] = [projection("gate", inner), projection("up", inner), projection("down", width)];
-    let mlp = load_mlp(loader, [&gate, &up, &down], [width, inner], activation)?;
-    Ok(SharedExpert { mlp, gate: loader.row(&stem("gate_inp"), width)? })
 }
 
 /// Loads an expert from tensors of its own, or from its rows of the tensors that hold all experts.

@@ -4,6 +4,7 @@
 use super::attention::{Attention, KvLayer};
 use super::delta_net::DeltaNet;
 use super::feed_forward::FeedForward;
+use super::mamba2::Mamba2;
 use super::short_conv::ShortConv;
 use crate::backend::{Angles, Backend, Norm, Recurrent, StatePart, Tensor};
 use crate::decoder_config::{DecoderConfig, LayerConfig, MixerConfig};
@@ -27,6 +28,8 @@ pub(super) struct DecoderLayer<B: Recurrent> {
     ffn_norm: Norm<B>,
     feed_forward: FeedForward<B>,
     post_ffw_norm: Option<Norm<B>>,
+    /// See [`DecoderConfig::residual_scale`].
+    residual_scale: f32,
 }
 
 /// What lets the tokens of a sequence see each other.
@@ -35,6 +38,7 @@ pub(super) enum Mixer<B: Recurrent> {
     Attention(Attention<B>),
     ShortConv(ShortConv<B>),
     DeltaNet(DeltaNet<B>),
+    Mamba2(Mamba2<B>),
 }
 
 /// Where a layer keeps what later tokens need of those of a step.
@@ -49,6 +53,7 @@ impl<B: Recurrent> Mixer<B> {
             MixerConfig::Attention(plan) => Attention::load(loader, config, index, plan).map(Self::Attention),
             MixerConfig::ShortConv(plan) => ShortConv::load(loader, config.width, index, plan).map(Self::ShortConv),
             MixerConfig::DeltaNet(plan) => DeltaNet::load(loader, config, index, plan).map(Self::DeltaNet),
+            MixerConfig::Mamba2(plan) => Mamba2::load(loader, config, index, plan).map(Self::Mamba2),
         }
     }
 
@@ -65,6 +70,7 @@ impl<B: Recurrent> Mixer<B> {
             (Self::Attention(attention), LayerState::Attention(kv)) => attention.forward(ctx, normed, angles, kv),
             (Self::ShortConv(conv), LayerState::Recurrent(states)) => conv.forward(ctx, &normed, states),
             (Self::DeltaNet(net), LayerState::Recurrent(states)) => net.forward(ctx, &normed, states),
+            (Self::Mamba2(mamba), LayerState::Recurrent(states)) => mamba.forward(ctx, &normed, states),
             _ => Err(ModelError::Compute("a layer got the state of a layer of another kind".to_owned())),
         }
     }
@@ -75,6 +81,7 @@ impl<B: Recurrent> Mixer<B> {
             Self::Attention(attention) => attention.output(ctx, mixed),
             Self::ShortConv(conv) => conv.output(ctx, mixed),
             Self::DeltaNet(net) => net.output(ctx, mixed),
+            Self::Mamba2(mamba) => mamba.output(ctx, mixed),
         }
     }
 }
@@ -94,6 +101,7 @@ impl<B: Recurrent> DecoderLayer<B> {
             ffn_norm: norm(ffn_norm)?,
             feed_forward: FeedForward::load(loader, width, index, &plan.feed_forward)?,
             post_ffw_norm: post_norm("post_ffw_norm")?,
+            residual_scale: config.residual_scale,
         })
     }
 
@@ -133,12 +141,21 @@ impl<B: Recurrent> DecoderLayer<B> {
         if let Some(norm) = &self.post_attention_norm {
             y = ctx.norm(norm, &y)?;
         }
+        self.scale(ctx, &mut y)?;
         let normed = ctx.add_norm(&self.ffn_norm, x, &y)?;
         drop(y);
-        let y = self.feed_forward.forward(ctx, &normed)?;
-        match &self.post_ffw_norm {
-            Some(norm) => ctx.norm(norm, &y),
-            None => Ok(y),
+        let mut y = self.feed_forward.forward(ctx, &normed)?;
+        if let Some(norm) = &self.post_ffw_norm {
+            y = ctx.norm(norm, &y)?;
+        }
+        self.scale(ctx, &mut y)?;
+        Ok(y)
+    }
+
+    fn scale(&self, ctx: &Context<'_, B>, y: &mut Tensor<B>) -> Result<()> {
+        match self.residual_scale {
+            1. => Ok(()),
+            scale => ctx.multiply(y, scale),
         }
     }
 }

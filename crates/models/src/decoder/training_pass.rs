@@ -142,7 +142,7 @@ impl Decoder<Candle> {
             let selected = Var::from_tensor(&pass.output.index_select(&rows, 0)?)?;
             let x = stream(&selected)?;
             let y = ctx.zeros(x.shape())?;
-            let normed = self.apply_output_norm(ctx, &mut ResidualStream { x, y })?;
+            let normed = self.head_inputs(ctx, &mut ResidualStream { x, y })?;
             let own_weights = weights.map(|weights| &weights[index * chunk..][..targets.len()]);
             let targets: Vec<_> = (targets.iter().enumerate())
                 .map(|(row, (_, target))| (*target, own_weights.map_or(0., |weights| weights[row])))
@@ -225,6 +225,7 @@ fn layer_graph(
         Mixer::Attention(attention) => attention.forward_texts(ctx, &normed, &pass.texts, &pass.angles)?,
         Mixer::ShortConv(conv) => conv.forward_texts(ctx, &normed, &pass.texts)?,
         Mixer::DeltaNet(net) => net.forward_texts(ctx, &normed, &pass.texts)?,
+        Mixer::Mamba2(mamba) => mamba.forward_texts(ctx, &normed, &pass.texts)?,
     };
     let y = layer.finish(ctx, &mut x, &mixed)?;
     ctx.add(&mut x, &y)?;

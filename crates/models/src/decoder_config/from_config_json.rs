@@ -5,15 +5,18 @@ use serde_json::Value;
 
 use super::rope_from_config_json::ropes;
 use super::{
-    AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, MixerConfig,
-    MoeConfig, ShortConvConfig,
+    AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, Mamba2Config,
+    MixerConfig, MoeConfig, SharedExpertConfig, ShortConvConfig,
 };
-use crate::backend::{DeltaRuleShape, Routing};
+use crate::backend::{RecurrenceShape, Routing};
 use crate::config_json::ConfigJson;
-use crate::decoder_family::{self, Activation, DecoderFamily, ExpertRules, RecurrentMixer, SlidingWindows};
+use crate::decoder_family::{self, Activation, DecoderFamily, ExpertRules, RecurrentMixer, SharedExpert, SlidingWindows};
 use crate::error::{ModelError, Result, reject_config};
 use crate::nn::rope::RopeLayout;
 use crate::safetensors::ModelFolder;
+
+/// The hidden layer of Granite 4's network that computes every token.
+const GRANITE_INNER: &str = "shared_intermediate_size";
 
 /// The family of the `model_type` in a `config.json`.
 pub fn find_family(config: &Value) -> Result<&'static DecoderFamily> {
@@ -40,6 +43,12 @@ impl DecoderConfig {
         let ropes = ropes(&config, family, head_width)?;
         let scale_width = config.float("query_pre_attn_scalar")?.filter(|_| family.gemma && family.post_norms);
         let soft_cap = |key: &str| if family.post_norms { config.float(key) } else { Ok(None) };
+        let multiplier = |key: &str| if family.has_multipliers { config.float(key) } else { Ok(None) };
+        let scale = match multiplier("attention_multiplier")? {
+            Some(scale) => scale,
+            None if family.has_multipliers => 1.,
+            None => scale_width.unwrap_or(head_width as f32).sqrt().recip(),
+        };
         let attention = AttentionConfig {
             heads,
             kv_heads: config.integer("num_key_value_heads", 1 << 10)?.unwrap_or(heads),
@@ -49,7 +58,7 @@ impl DecoderConfig {
             rope_layout: RopeLayout::Halves,
             qk_norms: family.qk_norms,
             biases: family.biases || config.flag("attention_bias")?.unwrap_or(false),
-            scale: scale_width.unwrap_or(head_width as f32).sqrt().recip(),
+            scale,
             soft_cap: soft_cap("attn_logit_softcapping")?,
             output_gate: config.flag("attn_output_gate")?.unwrap_or(family.output_gate),
         };
@@ -61,7 +70,12 @@ impl DecoderConfig {
             norm_weight_offset: if family.zero_centred_norms { 1. } else { 0. },
             layers: layers(&config, family, (layer_count, ropes.len()), attention)?,
             ropes,
-            embedding_scale: if family.gemma { (width as f32).sqrt() } else { 1. },
+            embedding_scale: match multiplier("embedding_multiplier")? {
+                None if family.gemma => (width as f32).sqrt(),
+                scale => scale.unwrap_or(1.),
+            },
+            residual_scale: multiplier("residual_multiplier")?.unwrap_or(1.),
+            logit_scale: multiplier("logits_scaling")?.unwrap_or(1.).recip(),
             logit_soft_cap: soft_cap("final_logit_softcapping")?,
             tied_embeddings: Some(tied_embeddings(&config, family)?),
             adapter_modules: family.adapter_modules,
@@ -130,7 +144,13 @@ fn experts(config: &ConfigJson<'_>, rules: &ExpertRules, activation: Activation)
         Some(inner) => inner,
         None => config.required("intermediate_size", 1 << 20)?,
     };
-    let shared_inner = || config.required("shared_expert_intermediate_size", 1 << 20);
+    let shared = |kind: SharedExpert| {
+        let (key, gated) = match kind {
+            SharedExpert::Gated => ("shared_expert_intermediate_size", true),
+            SharedExpert::Plain => (GRANITE_INNER, false),
+        };
+        Ok::<_, ModelError>(SharedExpertConfig { inner: config.required(key, 1 << 20)?, gated })
+    };
     let routing = Routing {
         experts_per_token: config.required("num_experts_per_tok", 1 << 12)?,
         weights: rules.weights,
@@ -139,8 +159,8 @@ fn experts(config: &ConfigJson<'_>, rules: &ExpertRules, activation: Activation)
         groups: None,
     };
     let selection_bias = config.flag("use_expert_bias")?.unwrap_or(rules.selection_bias);
-    let shared_inner = rules.shared.then(shared_inner).transpose()?;
-    Ok(MoeConfig { count, inner, activation, routing, selection_bias, shared_inner })
+    let shared = rules.shared.map(shared).transpose()?;
+    Ok(MoeConfig { count, inner, activation, routing, selection_bias, shared })
 }
 
 /// The feed-forward networks of the layers: experts, except in the first `num_dense_layers`, in `mlp_only_layers`, and between
@@ -151,7 +171,11 @@ fn feed_forward(
     layer_count: usize,
 ) -> Result<Vec<FeedForwardConfig>> {
     let activation = activation(config, family)?;
-    let Some(rules) = &family.experts else { return Ok(vec![dense(config, family, activation)?; layer_count]) };
+    // Granite 4 has models without experts, too.
+    let has_none = config.get("num_local_experts").and_then(Value::as_u64) == Some(0);
+    let Some(rules) = family.experts.as_ref().filter(|_| !has_none) else {
+        return Ok(vec![dense(config, family, activation)?; layer_count]);
+    };
     let sparse = FeedForwardConfig::Sparse(experts(config, rules, activation)?);
     let leading = config.get("num_dense_layers").and_then(Value::as_u64);
     let leading = leading.unwrap_or(rules.leading_dense_layers as u64);
@@ -165,9 +189,12 @@ fn feed_forward(
 }
 
 fn dense(config: &ConfigJson<'_>, family: &DecoderFamily, activation: Activation) -> Result<FeedForwardConfig> {
-    let is_scaled = is_lfm2(family) && family.experts.is_none();
-    let inner = if is_scaled { lfm2_inner(config)? } else { config.required("intermediate_size", 1 << 20)? };
-    Ok(FeedForwardConfig::Dense(DenseConfig { inner, activation, fused_gate_up: family.fused_gate_up }))
+    let inner = match family.recurrent {
+        Some(RecurrentMixer::ShortConv) if family.experts.is_none() => lfm2_inner(config)?,
+        Some(RecurrentMixer::Mamba2) => config.required(GRANITE_INNER, 1 << 20)?,
+        _ => config.required("intermediate_size", 1 << 20)?,
+    };
+    Ok(FeedForwardConfig::Dense(DenseConfig { inner, activation }))
 }
 
 /// The plan of each of `layer_count` layers; `attention` without its window and rotary embedding, which is one of `ropes`.
@@ -219,18 +246,19 @@ fn recurrent_mixers(
     family: &DecoderFamily,
     layer_count: usize,
 ) -> Result<Vec<Option<MixerConfig>>> {
-    let (own_type, mixer) = match family.recurrent {
+    let (own_types, mixer): (&[&str], _) = match family.recurrent {
         None => return Ok(vec![None; layer_count]),
-        Some(RecurrentMixer::ShortConv) => ("conv", MixerConfig::ShortConv(short_conv(config)?)),
-        Some(RecurrentMixer::DeltaNet { .. }) => ("linear_attention", MixerConfig::DeltaNet(delta_net(config)?)),
+        Some(RecurrentMixer::ShortConv) => (&["conv"], MixerConfig::ShortConv(short_conv(config)?)),
+        Some(RecurrentMixer::DeltaNet { .. }) => (&["linear_attention"], MixerConfig::DeltaNet(delta_net(config)?)),
+        Some(RecurrentMixer::Mamba2) => (&["mamba", "linear_attention"], MixerConfig::Mamba2(mamba2(config)?)),
     };
     if let Some(types) = config.list("layer_types", Value::as_str)? {
         if types.len() != layer_count {
             return reject_config(format!("layer_types has {} entries for {layer_count} layers", types.len()));
         }
         let mixer = |kind| match kind {
-            "full_attention" => Ok(None),
-            kind if kind == own_type => Ok(Some(mixer)),
+            "full_attention" | "attention" => Ok(None),
+            kind if own_types.contains(&kind) => Ok(Some(mixer)),
             other => reject_config(format!("layers of type {other} are not supported")),
         };
         return types.into_iter().map(mixer).collect();
@@ -253,7 +281,7 @@ fn short_conv(config: &ConfigJson<'_>) -> Result<ShortConvConfig> {
 }
 
 fn delta_net(config: &ConfigJson<'_>) -> Result<DeltaNetConfig> {
-    let shape = DeltaRuleShape {
+    let shape = RecurrenceShape {
         key_heads: config.integer_or("linear_num_key_heads", 16, 1 << 10)?,
         value_heads: config.integer_or("linear_num_value_heads", 32, 1 << 10)?,
         key_width: config.integer_or("linear_key_head_dim", 128, 1 << 12)?,
@@ -264,8 +292,38 @@ fn delta_net(config: &ConfigJson<'_>) -> Result<DeltaNetConfig> {
     Ok(DeltaNetConfig { shape, kernel, logarithmic_decay: true })
 }
 
+fn mamba2(config: &ConfigJson<'_>) -> Result<Mamba2Config> {
+    let value_heads = config.integer_or("mamba_n_heads", 128, 1 << 10)?;
+    let values = config.integer_or("mamba_expand", 2, 1 << 4)? * config.required("hidden_size", 1 << 16)?;
+    if !values.is_multiple_of(value_heads) {
+        return reject_config(format!("mamba_n_heads is {value_heads}, which does not divide {values}"));
+    }
+    // transformers writes an infinite limit as an object.
+    let limits = config.list("time_step_limit", |limit| Some(limit.as_f64()))?.unwrap_or_default();
+    if limits.iter().flatten().any(|limit| *limit != 0. && limit.is_finite()) {
+        return reject_config(format!("a time_step_limit of {limits:?} is not supported"));
+    }
+    let shape = RecurrenceShape {
+        key_heads: config.integer_or("mamba_n_groups", 1, 1 << 10)?,
+        value_heads,
+        key_width: config.integer_or("mamba_d_state", 256, 1 << 12)?,
+        value_width: values / value_heads,
+        tiled: false,
+    };
+    Ok(Mamba2Config {
+        shape,
+        kernel: config.integer_or("mamba_d_conv", 4, 1 << 8)?,
+        conv_bias: config.flag("mamba_conv_bias")?.unwrap_or(true),
+        biases: config.flag("mamba_proj_bias")?.unwrap_or(false),
+        logarithmic_decay: true,
+    })
+}
+
 /// Which layers have a rotary embedding. In `no_rope_layers`, one means that a layer has it.
 fn rotates(config: &ConfigJson<'_>, family: &DecoderFamily, layer_count: usize) -> Result<Vec<bool>> {
+    if family.recurrent == Some(RecurrentMixer::Mamba2) {
+        return Ok(vec![config.text("position_embedding_type")? == Some("rope"); layer_count]);
+    }
     let Some(every) = family.no_rope_every else { return Ok(vec![true; layer_count]) };
     let every = config.integer("no_rope_layer_interval", 1 << 10)?.unwrap_or(every);
     match config.list("no_rope_layers", Value::as_u64)? {

@@ -2,11 +2,11 @@
 //! llama.cpp's `llama-arch.cpp` describe the keys.
 
 use super::{
-    AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, MixerConfig,
-    MoeConfig, ShortConvConfig,
+    AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, Mamba2Config,
+    MixerConfig, MoeConfig, SharedExpertConfig, ShortConvConfig,
 };
-use crate::backend::{DeltaRuleShape, ExpertGroups, RouterWeights, Routing};
-use crate::decoder_family::{self, DecoderFamily, MIXTRAL_EXPERTS, RecurrentMixer, SlidingWindows};
+use crate::backend::{RecurrenceShape, ExpertGroups, RouterWeights, Routing};
+use crate::decoder_family::{self, DecoderFamily, MIXTRAL_EXPERTS, RecurrentMixer, SharedExpert, SlidingWindows};
 use crate::error::{ModelError, reject_config};
 use crate::gguf::{ArchitectureMetadata, Array, Header, Value};
 use crate::nn::rope::{LongRope, RopeScaling, RopeSpec, Yarn, yarn_magnitude};
@@ -31,6 +31,9 @@ const UNSUPPORTED_KEYS: &[&str] = &[
 
 /// Keys of features that do not change the results of Qwen 3.5 for texts.
 const HARMLESS_FOR_TEXT: &[&str] = &["nextn_predict_layers", "rope.dimension_sections"];
+
+/// Granite's factors.
+const MULTIPLIERS: &[&str] = &["embedding_scale", "logit_scale", "residual_scale"];
 
 impl DecoderConfig {
     /// Reads the configuration from the header of a GGUF file.
@@ -87,7 +90,13 @@ impl DecoderConfig {
             norm_weight_offset: 0.,
             ropes: ropes(&keys, family, head_width, header)?,
             layers: layers(&keys, family, &kv_heads, attention)?,
-            embedding_scale: if family.gemma { (width as f32).sqrt() } else { 1. },
+            embedding_scale: match keys.nonzero_float("embedding_scale")? {
+                None if family.gemma => (width as f32).sqrt(),
+                scale => scale.unwrap_or(1.),
+            },
+            residual_scale: keys.nonzero_float("residual_scale")?.unwrap_or(1.),
+            // The file has the divisor.
+            logit_scale: keys.nonzero_float("logit_scale")?.unwrap_or(1.).recip(),
             logit_soft_cap: keys.nonzero_float("final_logit_softcapping")?,
             tied_embeddings: None,
             adapter_modules: family.adapter_modules,
@@ -106,7 +115,9 @@ fn reject_unsupported(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -
     };
     // Sections of the rotary embedding have the same positions in a text, and layers that only draft are not read.
     let has_delta_nets = matches!(family.recurrent, Some(RecurrentMixer::DeltaNet { .. }));
-    let is_harmless = |key: &str| has_delta_nets && HARMLESS_FOR_TEXT.contains(&key);
+    let is_harmless = |key: &str| {
+        (has_delta_nets && HARMLESS_FOR_TEXT.contains(&key)) || (family.has_multipliers && MULTIPLIERS.contains(&key))
+    };
     for key in UNSUPPORTED_KEYS.iter().filter(|key| !is_harmless(key)) {
         let name = keys.key(key);
         if let Some(value) = keys.metadata.get(&name)
@@ -142,8 +153,7 @@ fn feed_forward(
 ) -> Result<Vec<FeedForwardConfig>, ModelError> {
     let dense = || {
         let inner = keys.required("feed_forward_length", 1 << 20)?;
-        let (activation, fused_gate_up) = (family.activation, family.fused_gate_up);
-        Ok(FeedForwardConfig::Dense(DenseConfig { inner, activation, fused_gate_up }))
+        Ok(FeedForwardConfig::Dense(DenseConfig { inner, activation: family.activation }))
     };
     if keys.integer("expert_count").unwrap_or(0) == 0 {
         return Ok(vec![dense()?; layer_count]);
@@ -169,10 +179,13 @@ fn experts(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<Mo
         false => None,
     };
     let has_shared = ["expert_shared_count", SHARED_LENGTH].iter().any(|key| keys.integer(key).unwrap_or(0) > 0);
-    if has_shared && !rules.shared {
+    if has_shared && rules.shared.is_none() {
         return reject_config(format!("experts that compute every token are not supported for {}", family.name));
     }
-    let shared_inner = || keys.required(SHARED_LENGTH, 1 << 20);
+    let shared = |kind: SharedExpert| {
+        let inner = keys.required(SHARED_LENGTH, 1 << 20)?;
+        Ok::<_, ModelError>(SharedExpertConfig { inner, gated: kind == SharedExpert::Gated })
+    };
     Ok(MoeConfig {
         count: keys.required("expert_count", 1 << 12)?,
         inner: keys.required(if keys.has(OWN_LENGTH) { OWN_LENGTH } else { "feed_forward_length" }, 1 << 20)?,
@@ -185,7 +198,7 @@ fn experts(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<Mo
             groups,
         },
         selection_bias: rules.selection_bias,
-        shared_inner: rules.shared.then(shared_inner).transpose()?,
+        shared: rules.shared.map(shared).transpose()?,
     })
 }
 
@@ -286,9 +299,12 @@ fn layers(
     let windowed = windowed_layers(keys, family, layer_count)?;
     let recurrent = recurrent_mixer(keys, family)?;
     let has_attention = attention_layers(keys, recurrent.as_ref(), kv_heads)?;
+    // Granite 4 has no rotary embedding.
+    let is_off = keys.metadata.flag(&keys.key("rope.scaling.finetuned")) == Some(false);
+    let rotates = !(is_off && family.recurrent == Some(RecurrentMixer::Mamba2));
     let layer = |((layer, kv_heads), feed_forward): ((usize, &usize), FeedForwardConfig)| {
         let window = window.filter(|_| windowed.get(layer).copied().unwrap_or(false));
-        let rotates = family.no_rope_every.is_none_or(|every| !(layer + 1).is_multiple_of(every));
+        let rotates = rotates && family.no_rope_every.is_none_or(|every| !(layer + 1).is_multiple_of(every));
         let rope = if window.is_some() && family.local_rope_base.is_some() { 1 } else { 0 };
         let rope = rotates.then_some(rope);
         let has_attention = has_attention.get(layer).copied().unwrap_or(true);
@@ -330,21 +346,32 @@ fn recurrent_mixer(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> R
             Some(MixerConfig::ShortConv(ShortConvConfig { kernel, biases: false }))
         }
         Some(RecurrentMixer::DeltaNet { tiled }) => {
-            let value_heads = keys.required("ssm.time_step_rank", 1 << 10)?;
-            let values = keys.required("ssm.inner_size", 1 << 20)?;
-            if !values.is_multiple_of(value_heads) {
-                return reject_config(format!("{values} values do not divide into {value_heads} heads"));
-            }
-            let shape = DeltaRuleShape {
-                key_heads: keys.required("ssm.group_count", 1 << 10)?,
-                value_heads,
-                key_width: keys.required("ssm.state_size", 1 << 12)?,
-                value_width: values / value_heads,
-                tiled,
-            };
+            let shape = recurrence_shape(keys, tiled)?;
             let kernel = keys.required("ssm.conv_kernel", 1 << 8)?;
             Some(MixerConfig::DeltaNet(DeltaNetConfig { shape, kernel, logarithmic_decay: false }))
         }
+        Some(RecurrentMixer::Mamba2) => Some(MixerConfig::Mamba2(Mamba2Config {
+            shape: recurrence_shape(keys, false)?,
+            kernel: keys.required("ssm.conv_kernel", 1 << 8)?,
+            conv_bias: false,
+            biases: false,
+            logarithmic_decay: false,
+        })),
+    })
+}
+
+fn recurrence_shape(keys: &ArchitectureMetadata<'_>, tiled: bool) -> Result<RecurrenceShape, ModelError> {
+    let value_heads = keys.required("ssm.time_step_rank", 1 << 10)?;
+    let values = keys.required("ssm.inner_size", 1 << 20)?;
+    if !values.is_multiple_of(value_heads) {
+        return reject_config(format!("{values} values do not divide into {value_heads} heads"));
+    }
+    Ok(RecurrenceShape {
+        key_heads: keys.required("ssm.group_count", 1 << 10)?,
+        value_heads,
+        key_width: keys.required("ssm.state_size", 1 << 12)?,
+        value_width: values / value_heads,
+        tiled,
     })
 }
 

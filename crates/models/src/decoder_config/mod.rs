@@ -10,7 +10,7 @@ mod rope_from_config_json;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::backend::{AttentionShape, DeltaRuleShape, Routing};
+use super::backend::{AttentionShape, RecurrenceShape, Routing};
 use super::decoder_family::Activation;
 use super::kv::{KvShape, KvType};
 use super::nn::rope::{RopeLayout, RopeScaling, RopeSpec};
@@ -34,6 +34,10 @@ pub struct DecoderConfig {
     pub layers: Vec<LayerConfig>,
     /// Factor of the token embeddings.
     pub embedding_scale: f32,
+    /// Factor of the outputs of mixers and feed-forward networks, before they are added to the residual stream.
+    pub residual_scale: f32,
+    /// Factor of the logits.
+    pub logit_scale: f32,
     /// Soft cap of the logits: `cap * tanh(x / cap)`.
     pub logit_soft_cap: Option<f32>,
     /// Whether the output projection is the token embedding; `None`: it is if the checkpoint has no output tensor.
@@ -57,6 +61,7 @@ pub enum MixerConfig {
     Attention(AttentionConfig),
     ShortConv(ShortConvConfig),
     DeltaNet(DeltaNetConfig),
+    Mamba2(Mamba2Config),
 }
 
 /// A gated convolution over the last few tokens.
@@ -95,11 +100,32 @@ pub struct AttentionConfig {
 /// A gated delta network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaNetConfig {
-    pub shape: DeltaRuleShape,
+    pub shape: RecurrenceShape,
     /// Tokens that an output of the convolution depends on.
     pub kernel: usize,
     /// The checkpoint has the logarithm of the negative decay, and not the decay.
     pub logarithmic_decay: bool,
+}
+
+/// A state space of Mamba-2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mamba2Config {
+    pub shape: RecurrenceShape,
+    /// Tokens that an output of the convolution depends on.
+    pub kernel: usize,
+    /// The convolution must have a bias.
+    pub conv_bias: bool,
+    /// The projections must have biases.
+    pub biases: bool,
+    /// The checkpoint has the logarithm of the negative decay, and not the decay.
+    pub logarithmic_decay: bool,
+}
+
+impl Mamba2Config {
+    /// Elements of the projections of the input: the gate, the input of the convolution, and the steps.
+    pub fn input_sizes(&self) -> [usize; 3] {
+        [self.shape.values_len(), self.shape.inputs_len(), self.shape.value_heads]
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,8 +140,6 @@ pub enum FeedForwardConfig {
 pub struct DenseConfig {
     pub inner: usize,
     pub activation: Activation,
-    /// The gate and up projections are one tensor.
-    pub fused_gate_up: bool,
 }
 
 /// A mixture of experts, each of which is a feed-forward network with a gate.
@@ -127,8 +151,16 @@ pub struct MoeConfig {
     pub routing: Routing,
     /// Each expert has a bias, which is added to its weight only when experts are selected.
     pub selection_bias: bool,
-    /// The elements of the hidden layer of an expert that computes every token. Its output has a gate.
-    pub shared_inner: Option<usize>,
+    /// An expert that computes every token.
+    pub shared: Option<SharedExpertConfig>,
+}
+
+/// An expert that computes every token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedExpertConfig {
+    pub inner: usize,
+    /// Its output is multiplied by the sigmoid of a gate.
+    pub gated: bool,
 }
 
 /// The sizes of a decoder without experts.
@@ -178,11 +210,7 @@ impl DecoderConfig {
         let DecoderSizes { layers, width, inner, head_width, vocabulary, .. } = *sizes;
         let layer = LayerConfig {
             mixer: MixerConfig::Attention(sizes.attention()),
-            feed_forward: FeedForwardConfig::Dense(DenseConfig {
-                inner,
-                activation: Activation::Silu,
-                fused_gate_up: false,
-            }),
+            feed_forward: FeedForwardConfig::Dense(DenseConfig { inner, activation: Activation::Silu }),
             post_norms: false,
         };
         let rope = RopeSpec { base: 10_000., rotated: head_width, scaling: RopeScaling::None, stored_factors: false };
@@ -195,6 +223,8 @@ impl DecoderConfig {
             ropes: vec![rope],
             layers: vec![layer; layers],
             embedding_scale: 1.,
+            residual_scale: 1.,
+            logit_scale: 1.,
             logit_soft_cap: None,
             tied_embeddings: None,
             adapter_modules: LLAMA_MODULES,
@@ -206,11 +236,13 @@ impl DecoderConfig {
         self.layers.iter().filter_map(LayerConfig::attention)
     }
 
-    /// The delta networks of the layers that have them, in order.
-    pub fn delta_nets(&self) -> impl Iterator<Item = &DeltaNetConfig> {
+    /// The recurrences of the layers that have them, in order.
+    pub fn recurrences(&self) -> impl Iterator<Item = &RecurrenceShape> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
-            MixerConfig::DeltaNet(net) => Some(net),
-            _ => None,
+            MixerConfig::DeltaNet(DeltaNetConfig { shape, .. }) | MixerConfig::Mamba2(Mamba2Config { shape, .. }) => {
+                Some(shape)
+            }
+            MixerConfig::Attention(_) | MixerConfig::ShortConv(_) => None,
         })
     }
 
@@ -224,7 +256,8 @@ impl DecoderConfig {
         let parts = |layer: &LayerConfig| match &layer.mixer {
             MixerConfig::Attention(_) => None,
             MixerConfig::ShortConv(conv) => Some(vec![(conv.kernel - 1) * self.width]),
-            MixerConfig::DeltaNet(DeltaNetConfig { shape, kernel, .. }) => {
+            MixerConfig::DeltaNet(DeltaNetConfig { shape, kernel, .. })
+            | MixerConfig::Mamba2(Mamba2Config { shape, kernel, .. }) => {
                 Some(vec![(kernel - 1) * shape.inputs_len(), shape.state_len()])
             }
         };
@@ -242,7 +275,7 @@ impl DecoderConfig {
     pub(super) fn is_reordered(&self, matrix: &LoadedMatrix) -> bool {
         let mixer = matrix.layer().and_then(|layer| self.layers.get(layer)).map(|layer| &layer.mixer);
         let is_of_mixer = !matrix.projection().starts_with("ffn_");
-        let is_other_order = |shape: &DeltaRuleShape| shape.tiled && shape.key_heads != shape.value_heads;
+        let is_other_order = |shape: &RecurrenceShape| shape.tiled && shape.key_heads != shape.value_heads;
         matches!(mixer, Some(MixerConfig::DeltaNet(net)) if is_of_mixer && is_other_order(&net.shape))
     }
 
@@ -316,7 +349,7 @@ impl LayerConfig {
     pub fn attention(&self) -> Option<&AttentionConfig> {
         match &self.mixer {
             MixerConfig::Attention(attention) => Some(attention),
-            MixerConfig::ShortConv(_) | MixerConfig::DeltaNet(_) => None,
+            MixerConfig::ShortConv(_) | MixerConfig::DeltaNet(_) | MixerConfig::Mamba2(_) => None,
         }
     }
 
@@ -325,17 +358,22 @@ impl LayerConfig {
             MixerConfig::Attention(attention) => attention.check(ropes)?,
             MixerConfig::ShortConv(ShortConvConfig { kernel, .. })
             | MixerConfig::DeltaNet(DeltaNetConfig { kernel, .. })
+            | MixerConfig::Mamba2(Mamba2Config { kernel, .. })
                 if *kernel < 2 =>
             {
                 return reject_config(format!("a kernel of {kernel} is not supported; it must be at least 2"));
             }
-            MixerConfig::DeltaNet(DeltaNetConfig { shape, .. })
+            MixerConfig::DeltaNet(DeltaNetConfig { shape, .. }) | MixerConfig::Mamba2(Mamba2Config { shape, .. })
                 if !shape.value_heads.is_multiple_of(shape.key_heads) =>
             {
-                let DeltaRuleShape { key_heads, value_heads, .. } = shape;
+                let RecurrenceShape { key_heads, value_heads, .. } = shape;
                 return reject_config(format!("{value_heads} heads of values cannot share {key_heads} heads of keys"));
             }
-            MixerConfig::ShortConv(_) | MixerConfig::DeltaNet(_) => {}
+            // Groups would be normalised by themselves.
+            MixerConfig::Mamba2(Mamba2Config { shape, .. }) if shape.key_heads != 1 => {
+                return reject_config(format!("state spaces of {} groups are not supported", shape.key_heads));
+            }
+            MixerConfig::ShortConv(_) | MixerConfig::DeltaNet(_) | MixerConfig::Mamba2(_) => {}
         }
         match &self.feed_forward {
             FeedForwardConfig::Dense(_) => Ok(()),

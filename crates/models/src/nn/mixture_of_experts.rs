@@ -22,8 +22,8 @@ pub(crate) struct MixtureOfExperts<B: Backend> {
 #[derive(Debug)]
 pub(crate) struct SharedExpert<B: Backend> {
     pub mlp: Mlp<B>,
-    /// Projects a token to one number. Its sigmoid is the weight of the expert.
-    pub gate: Linear<B>,
+    /// Projects a token to one number. Its sigmoid is the weight of the expert, which is one without a gate.
+    pub gate: Option<Linear<B>>,
 }
 
 impl<B: Backend> MixtureOfExperts<B> {
@@ -47,9 +47,11 @@ impl<B: Backend> MixtureOfExperts<B> {
 
 impl<B: Backend> SharedExpert<B> {
     fn add_to(&self, ctx: &Context<'_, B>, out: &mut Tensor<B>, x: &Tensor<B>) -> Result<()> {
-        let mut weights = self.gate.forward(ctx, x)?;
+        let y = self.mlp.forward(ctx, x)?;
+        let Some(gate) = &self.gate else { return ctx.add(out, &y) };
+        let mut weights = gate.forward(ctx, x)?;
         ctx.activate(Activation::Sigmoid, &mut weights, None)?;
         let tokens: Vec<usize> = (0..x.rows()).collect();
-        ctx.add_expert(out, &self.mlp.forward(ctx, x)?, &tokens, &weights, 0)
+        ctx.add_expert(out, &y, &tokens, &weights, 0)
     }
 }

@@ -25,7 +25,9 @@ pub use config::CONFIG_FILE;
 use config::PeftConfig;
 pub(crate) use fitted_adapter::FittedAdapter;
 pub use loaded_adapter::LoadedAdapter;
-pub use tensor_names::{LFM2_MODULES, LLAMA_MODULES, Module, QWEN35_MODULES, find_module, projections_of};
+pub use tensor_names::{
+    GRANITE_HYBRID_MODULES, LFM2_MODULES, LLAMA_MODULES, Module, QWEN35_MODULES, find_module, projections_of,
+};
 use tensor_names::{ParsedName, Role};
 pub use write::{NewModule, PeftFiles, write};
 

@@ -78,9 +78,21 @@ pub const QWEN35_MODULES: &[Module] = &[
     module("layers", "mlp.shared_expert.down_proj", &["ffn_down_shexp"], 1),
 ];
 
+/// The modules of Granite 4.
+pub const GRANITE_HYBRID_MODULES: &[Module] = &[
+    module("layers", "self_attn.q_proj", &["attn_q"], 1),
+    module("layers", "self_attn.k_proj", &["attn_k"], 1),
+    module("layers", "self_attn.v_proj", &["attn_v"], 1),
+    module("layers", "self_attn.o_proj", &["attn_output"], 1),
+    module("layers", "mamba.in_proj", &["ssm_in"], 3),
+    module("layers", "mamba.out_proj", &["ssm_out"], 1),
+    module("layers", "shared_mlp.input_linear", &["ffn_gate_up", "ffn_gate_up_shexp"], 2),
+    module("layers", "shared_mlp.output_linear", &["ffn_down", "ffn_down_shexp"], 1),
+];
+
 /// The modules of all decoders. Some have several entries.
 fn decoder_modules() -> impl Iterator<Item = &'static Module> {
-    [LLAMA_MODULES, LFM2_MODULES, QWEN35_MODULES].into_iter().flatten()
+    [LLAMA_MODULES, LFM2_MODULES, QWEN35_MODULES, GRANITE_HYBRID_MODULES].into_iter().flatten()
 }
 
 /// The modules of encoders: BERT and RoBERTa, ModernBERT, and Nomic in its own code. In transformers, Nomic has the names of

@@ -1,5 +1,6 @@
 //! An upper bound of the memory that training takes for activations.
 
+use crate::backend::RecurrenceShape;
 use crate::decoder_config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 
 /// Bytes of the logits of the output projection that are computed at once, with their gradient and copies.
@@ -15,7 +16,8 @@ pub fn activation_bytes(config: &DecoderConfig, tokens: usize, longest: usize, k
         let inner = match feed_forward {
             FeedForwardConfig::Dense(dense) => dense.inner,
             FeedForwardConfig::Sparse(experts) => {
-                experts.inner * experts.routing.experts_per_token + experts.shared_inner.unwrap_or(0)
+                let shared = experts.shared.map_or(0, |shared| shared.inner);
+                experts.inner * experts.routing.experts_per_token + shared
             }
         };
         let mixer = match mixer {
@@ -26,13 +28,8 @@ pub fn activation_bytes(config: &DecoderConfig, tokens: usize, longest: usize, k
             }
             // The projections, their products, and a product for each step of the kernel.
             MixerConfig::ShortConv(conv) => 6 * 3 * width + (2 * conv.kernel + 4) * width,
-            // Also, for each head of values, the matrices of a chunk of 64 tokens and their products, and the states. Most texts
-            // have at least 16 tokens.
-            MixerConfig::DeltaNet(net) => {
-                let (inputs, values) = (net.shape.inputs_len(), net.shape.values_len());
-                let chunk = net.shape.value_heads * 64 * 24 + 12 * values + 6 * net.shape.state_len() / 16;
-                (2 * net.kernel + 16) * inputs + 8 * values + chunk
-            }
+            MixerConfig::Mamba2(mamba) => recurrence_floats(&mamba.shape, mamba.kernel),
+            MixerConfig::DeltaNet(net) => recurrence_floats(&net.shape, net.kernel),
         };
         16 * width + mixer + 6 * inner
     };
@@ -41,4 +38,13 @@ pub fn activation_bytes(config: &DecoderConfig, tokens: usize, longest: usize, k
     let layers = if keep_graphs { layer_count + 1 } else { 2 };
     let floats = tokens * (layers * graph + (layer_count + 4) * width);
     (floats * size_of::<f32>()) as u64 + HEAD_BYTES
+}
+
+/// Floats per token of the graph of a recurrence and its convolution: the projections, their products, a product for each step of
+/// the kernel, and for each head of values the matrices of a chunk of 64 tokens, their products, and the states. Most texts have at
+/// least 16 tokens.
+fn recurrence_floats(shape: &RecurrenceShape, kernel: usize) -> usize {
+    let (inputs, values) = (shape.inputs_len(), shape.values_len());
+    let chunk = shape.value_heads * 64 * 24 + 12 * values + 6 * shape.state_len() / 16;
+    (2 * kernel + 16) * inputs + 8 * values + chunk
 }

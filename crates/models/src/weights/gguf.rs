@@ -17,7 +17,7 @@ impl DecoderCheckpoint for GgufFile {
 impl Weights for GgufFile {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
         Some(match role {
-            Role::Weight if stem.ends_with(".ssm_a") => stem.to_owned(),
+            Role::Weight if [".ssm_a", ".ssm_d"].iter().any(|end| stem.ends_with(end)) => stem.to_owned(),
             Role::Weight => format!("{stem}.weight"),
             Role::Bias => format!("{stem}.bias"),
         })

@@ -167,6 +167,13 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(linear)
     }
 
+    /// Loads a vector that may be a matrix of one row or column.
+    pub fn flat_vector(&self, stem: &str, size: usize) -> Result<Vec<f32>> {
+        let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        self.check_shape(&name, &shape, [vec![size], vec![size, 1], vec![1, size]].contains(&shape), &[size])?;
+        self.finite_values(&name, 0, flat(&shape).0)
+    }
+
     /// Loads a projection to one output, whose weight may be a vector.
     pub fn row(&self, stem: &str, columns: usize) -> Result<Linear<B>> {
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;

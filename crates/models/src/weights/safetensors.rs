@@ -45,11 +45,10 @@ const FOUR_NORMS: &[(&str, &str)] = &[
 const EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
 const STACKED_EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate_up_exps", "gate_up_proj"), ("ffn_down_exps", "down_proj")];
 /// Vectors whose names do not end in `.weight`, either.
-const VECTOR_NAMES: &[(&str, &str)] = &[
-    ("ssm_a", "linear_attn.A_log"),
-    ("ssm_dt", "linear_attn.dt_bias"),
-    ("exp_probs_b", "feed_forward.expert_bias"),
-];
+const DELTA_NET_VECTORS: &[(&str, &str)] = &[("ssm_a", "linear_attn.A_log"), ("ssm_dt", "linear_attn.dt_bias")];
+const MAMBA2_VECTORS: &[(&str, &str)] =
+    &[("ssm_a", "mamba.A_log"), ("ssm_dt", "mamba.dt_bias"), ("ssm_d", "mamba.D")];
+const LFM2_VECTORS: &[(&str, &str)] = &[("exp_probs_b", "feed_forward.expert_bias")];
 /// The beginnings of the names of Qwen 3.5's tensors that texts do not need: of the vision tower, and of layers that only draft.
 const IGNORED_PREFIXES: &[&str] = &["model.visual.", "mtp."];
 /// The names of an expert's tensors in LFM2, and before transformers 5 in Mixtral.
@@ -62,7 +61,13 @@ fn find(table: &[(&'static str, &'static str)], stem: &str) -> Option<&'static s
 impl ModelFolder {
     fn layer_tensor_name(&self, family: &DecoderFamily, layer: &str, stem: &str, ending: &str) -> Option<String> {
         let layer = format!("{}layers.{layer}", self.prefix());
-        if let Some(name) = find(VECTOR_NAMES, stem) {
+        let vectors = match family.recurrent {
+            Some(RecurrentMixer::DeltaNet { .. }) => DELTA_NET_VECTORS,
+            Some(RecurrentMixer::Mamba2) => MAMBA2_VECTORS,
+            Some(RecurrentMixer::ShortConv) => LFM2_VECTORS,
+            None => &[],
+        };
+        if let Some(name) = find(vectors, stem) {
             return Some(format!("{layer}.{name}"));
         }
         if let Some(name) = find(family.tensor_names, stem) {

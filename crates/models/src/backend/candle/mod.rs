@@ -10,7 +10,6 @@ mod attention_weights;
 mod backend;
 mod conv1d;
 mod convolution;
-mod delta_rule;
 mod device;
 mod elementwise;
 mod error;
@@ -28,6 +27,7 @@ mod layout;
 mod norms;
 mod paged_attention;
 mod products;
+mod recurrence;
 mod recurrent;
 mod rope;
 #[cfg(test)]

@@ -4,15 +4,16 @@ use std::ops::Range;
 
 use candle_core::{DType as ArrayType, Device, Tensor as Array};
 
-use super::delta_rule;
 use super::device::{Candle, tensor_like};
+use super::recurrence::{self, HeadInputs};
 use super::text_groups::{stacked, text_groups, ungrouped};
 use crate::backend::checks;
 use crate::backend::interface::{Backend, Tensor};
 use crate::backend::recurrent::{
-    CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart, missing_state,
+    CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart, StateSpace, StateSpaceInputs,
+    missing_state,
 };
-use crate::backend::types::DeltaRuleShape;
+use crate::backend::types::RecurrenceShape;
 use crate::block_arena::{BlockArena, BlockId, Blocks};
 use crate::error::Result;
 
@@ -137,21 +138,31 @@ impl Recurrent for Candle {
     fn delta_rule(
         &self,
         rule: &DeltaRule<Self>,
-        StatePart { arena, part, sequences }: StatePart<'_, Self>,
+        states: StatePart<'_, Self>,
         inputs: DeltaRuleInputs<'_, Self>,
     ) -> Result<Tensor<Self>> {
-        let texts: Vec<_> = sequences.iter().map(RecurrentRow::tokens).collect();
-        checks::delta_rule(&rule.shape, texts.iter().cloned(), &inputs)?;
-        let before = arena.read(part, sequences, rule.shape.state_len())?;
-        let (outputs, after) = delta_rule::compute(self, rule, &texts, &before, &inputs)?;
-        arena.write(part, sequences, after)?;
-        let out = tensor_like(&inputs.qkv, rule.shape.values_len(), &outputs)?;
-        self.pause()?;
-        Ok(out)
+        let texts: Vec<_> = states.sequences.iter().map(RecurrentRow::tokens).collect();
+        checks::recurrence(&rule.shape, texts.iter().cloned(), &inputs.qkv, &[inputs.a, inputs.b])?;
+        let heads = recurrence::delta_rule_inputs(self, rule, &inputs)?;
+        let outputs = self.recurrence(&rule.shape, states, &texts, &heads)?;
+        tensor_like(&inputs.qkv, rule.shape.values_len(), &outputs)
     }
 
-    fn delta_rule_bytes(&self, shape: &DeltaRuleShape, tokens: usize, sequences: usize) -> usize {
-        delta_rule::bytes(shape, tokens, sequences)
+    fn state_space(
+        &self,
+        space: &StateSpace<Self>,
+        states: StatePart<'_, Self>,
+        inputs: StateSpaceInputs<'_, Self>,
+    ) -> Result<Tensor<Self>> {
+        let texts: Vec<_> = states.sequences.iter().map(RecurrentRow::tokens).collect();
+        checks::recurrence(&space.shape, texts.iter().cloned(), inputs.xbc, &[inputs.steps])?;
+        let heads = recurrence::state_space_inputs(self, space, &inputs)?;
+        let outputs = self.recurrence(&space.shape, states, &texts, &heads)?;
+        with_skip(space, &inputs, &outputs)
+    }
+
+    fn recurrence_bytes(&self, shape: &RecurrenceShape, tokens: usize, sequences: usize) -> usize {
+        recurrence::bytes(shape, tokens, sequences)
     }
 }
 
@@ -176,14 +187,56 @@ impl Candle {
         texts: &[Range<usize>],
         inputs: &DeltaRuleInputs<'_, Self>,
     ) -> Result<Tensor<Self>> {
-        checks::delta_rule(&rule.shape, texts.iter().cloned(), inputs)?;
+        checks::recurrence(&rule.shape, texts.iter().cloned(), &inputs.qkv, &[inputs.a, inputs.b])?;
         let before = self.zero_states(texts.len(), rule.shape.state_len())?;
-        let (outputs, _) = delta_rule::compute(self, rule, texts, &before, inputs)?;
+        let heads = recurrence::delta_rule_inputs(self, rule, inputs)?;
+        let (outputs, _) = recurrence::compute(self, &rule.shape, texts, &before, &heads)?;
         tensor_like(&inputs.qkv, rule.shape.values_len(), &outputs)
+    }
+
+    /// A state space over whole texts, differentiable. `texts` are the rows of each text.
+    pub(crate) fn text_state_space(
+        &self,
+        space: &StateSpace<Self>,
+        texts: &[Range<usize>],
+        inputs: &StateSpaceInputs<'_, Self>,
+    ) -> Result<Tensor<Self>> {
+        checks::recurrence(&space.shape, texts.iter().cloned(), inputs.xbc, &[inputs.steps])?;
+        let before = self.zero_states(texts.len(), space.shape.state_len())?;
+        let heads = recurrence::state_space_inputs(self, space, inputs)?;
+        let (outputs, _) = recurrence::compute(self, &space.shape, texts, &before, &heads)?;
+        with_skip(space, inputs, &outputs)
+    }
+
+    /// Computes from the states of the sequences, and writes the new ones: `[tokens, values_len]`.
+    fn recurrence(
+        &self,
+        shape: &RecurrenceShape,
+        StatePart { arena, part, sequences }: StatePart<'_, Self>,
+        texts: &[Range<usize>],
+        heads: &HeadInputs,
+    ) -> Result<Array> {
+        let before = arena.read(part, sequences, shape.state_len())?;
+        let (outputs, after) = recurrence::compute(self, shape, texts, &before, heads)?;
+        arena.write(part, sequences, after)?;
+        self.pause()?;
+        Ok(outputs)
     }
 
     fn zero_states(&self, texts: usize, length: usize) -> Result<Vec<Array>> {
         let zeros = Array::zeros(length, ArrayType::F32, self.device())?;
         Ok(vec![zeros; texts])
     }
+}
+
+/// `outputs + skip · x`
+fn with_skip(
+    StateSpace { shape, skip, .. }: &StateSpace<Candle>,
+    inputs: &StateSpaceInputs<'_, Candle>,
+    outputs: &Array,
+) -> Result<Tensor<Candle>> {
+    let (tokens, values_len) = outputs.dims2()?;
+    let x = inputs.xbc.data.narrow(1, 0, values_len)?.contiguous()?;
+    let skipped = x.reshape((tokens, shape.value_heads, shape.value_width))?.broadcast_mul(&skip.unsqueeze(1)?)?;
+    tensor_like(inputs.xbc, values_len, &(outputs + skipped.reshape((tokens, values_len))?)?)
 }

@@ -8,9 +8,10 @@ use super::device::Cpu;
 use crate::backend::checks;
 use crate::backend::interface::{Backend, Tensor};
 use crate::backend::recurrent::{
-    CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart, missing_state,
+    CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart, StateSpace, StateSpaceInputs,
+    missing_state,
 };
-use crate::backend::types::DeltaRuleShape;
+use crate::backend::types::RecurrenceShape;
 use crate::block_arena::{BlockArena, BlockId, Blocks};
 use crate::error::Result;
 use crate::state_layout::StateUpdate;
@@ -116,33 +117,59 @@ impl Recurrent for Cpu {
     fn delta_rule(
         &self,
         DeltaRule { shape, decay, bias }: &DeltaRule<Self>,
-        StatePart { arena, part, sequences }: StatePart<'_, Self>,
-        inputs: DeltaRuleInputs<'_, Self>,
+        states: StatePart<'_, Self>,
+        DeltaRuleInputs { mut qkv, a, b }: DeltaRuleInputs<'_, Self>,
     ) -> Result<Tensor<Self>> {
-        checks::delta_rule(shape, sequences.iter().map(RecurrentRow::tokens), &inputs)?;
-        arena.check(part, sequences, shape.state_len())?;
-        let DeltaRuleInputs { mut qkv, a, b } = inputs;
+        checks::recurrence(shape, states.sequences.iter().map(RecurrentRow::tokens), &qkv, &[a, b])?;
+        states.arena.check(states.part, states.sequences, shape.state_len())?;
         kernels::normalise_queries_and_keys(&self.pool, shape, qkv.data_mut());
         let mut gates = self.alloc_like(a, 2 * shape.value_heads);
         kernels::delta_rule_gates(&self.pool, [decay, bias], [a.data(), b.data()], gates.data_mut());
-        let mut out = self.alloc_like(&qkv, shape.values_len());
+        self.recurrence(kernels::Recurrence::DeltaRule, shape, states, &qkv, &gates)
+    }
+
+    fn state_space(
+        &self,
+        StateSpace { shape, decay, bias, skip }: &StateSpace<Self>,
+        states: StatePart<'_, Self>,
+        StateSpaceInputs { xbc, steps }: StateSpaceInputs<'_, Self>,
+    ) -> Result<Tensor<Self>> {
+        checks::recurrence(shape, states.sequences.iter().map(RecurrentRow::tokens), xbc, &[steps])?;
+        states.arena.check(states.part, states.sequences, shape.state_len())?;
+        let mut gates = self.alloc_like(steps, 2 * shape.value_heads);
+        kernels::state_space_gates(&self.pool, [decay, bias], steps.data(), gates.data_mut());
+        self.recurrence(kernels::Recurrence::StateSpace { skip }, shape, states, xbc, &gates)
+    }
+
+    /// The gates.
+    fn recurrence_bytes(&self, shape: &RecurrenceShape, tokens: usize, _: usize) -> usize {
+        2 * tokens * shape.value_heads * size_of::<f32>()
+    }
+}
+
+impl Cpu {
+    /// Computes sequence by sequence. The inputs and states were checked.
+    fn recurrence(
+        &self,
+        rule: kernels::Recurrence<'_>,
+        shape: &RecurrenceShape,
+        StatePart { arena, part, sequences }: StatePart<'_, Self>,
+        inputs: &Tensor<Self>,
+        gates: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
+        let mut out = self.alloc_like(inputs, shape.values_len());
         let rows = |tokens: &Range<usize>, len: usize| tokens.start * len..tokens.end * len;
         for sequence in sequences {
             let tokens = sequence.tokens();
             let (before, after) = arena.part(part, sequence.update)?;
-            let inputs = kernels::DeltaRuleInputs {
-                qkv: &qkv.data()[rows(&tokens, shape.inputs_len())],
+            let inputs = kernels::RecurrenceInputs {
+                qkv: &inputs.data()[rows(&tokens, shape.inputs_len())],
                 gates: &gates.data()[rows(&tokens, 2 * shape.value_heads)],
             };
             let out = &mut out.data_mut()[rows(&tokens, shape.values_len())];
-            kernels::delta_rule(&self.pool, shape, before, &inputs, after, out);
+            kernels::recurrence(&self.pool, rule, shape, before, &inputs, after, out);
         }
         self.pause()?;
         Ok(out)
-    }
-
-    /// The gates.
-    fn delta_rule_bytes(&self, shape: &DeltaRuleShape, tokens: usize, _: usize) -> usize {
-        2 * tokens * shape.value_heads * size_of::<f32>()
     }
 }

@@ -2,8 +2,10 @@
 
 use super::{Cpu, candle, compare, random, random_tensor};
 use crate::backend::interface::{Backend, Tensor};
-use crate::backend::recurrent::{CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart};
-use crate::backend::types::DeltaRuleShape;
+use crate::backend::recurrent::{
+    CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart, StateSpace, StateSpaceInputs,
+};
+use crate::backend::types::RecurrenceShape;
 use crate::block_arena::BlockArena;
 use crate::state_layout::StateUpdate;
 
@@ -101,44 +103,68 @@ fn states_that_do_not_fit_are_errors() {
     check(&candle());
 }
 
-fn rule<B: Backend>(backend: &B, shape: DeltaRuleShape) -> DeltaRule<B> {
+fn rule<B: Backend>(backend: &B, shape: RecurrenceShape) -> DeltaRule<B> {
     let decay = random(shape.value_heads, 6).into_iter().map(|x| -x.abs()).collect();
     let bias = backend.vector(random(shape.value_heads, 7)).unwrap();
     DeltaRule { shape, decay: backend.vector(decay).unwrap(), bias }
 }
 
-/// Two steps of three sequences; the longest has several chunks.
-fn delta_rule_in_two_steps<B: Recurrent>(backend: &B, shape: DeltaRuleShape) -> Tensor<B> {
-    let rule = rule(backend, shape);
+/// Two steps of three sequences; the longest has several chunks. `step` computes so many tokens, with inputs by a seed.
+fn in_two_steps<B: Recurrent>(
+    backend: &B,
+    shape: RecurrenceShape,
+    step: impl Fn(StatePart<'_, B>, usize, u64) -> Tensor<B>,
+) -> Tensor<B> {
     let mut arena = backend.new_state_arena(&[shape.state_len()]);
     (0..6).for_each(|block| arena.ensure(block).unwrap());
     let mut step = |steps: &[(usize, Option<u32>, u32)], seed| {
         let sequences = sequences(steps);
         let tokens = sequences.iter().map(|sequence| sequence.count).sum();
-        let input = |channels, seed| random_tensor(backend, [1, tokens, 1, channels], seed);
-        let (qkv, a, b) =
-            (input(shape.inputs_len(), seed), input(shape.value_heads, seed + 1), input(shape.value_heads, seed + 2));
-        let states = StatePart { arena: &mut arena, part: 0, sequences: &sequences };
-        backend.delta_rule(&rule, states, DeltaRuleInputs { qkv, a: &a, b: &b }).unwrap()
+        step(StatePart { arena: &mut arena, part: 0, sequences: &sequences }, tokens, seed)
     };
     let first = step(&[(150, None, 0), (1, None, 1), (64, None, 2)], 10);
     let second = step(&[(1, Some(0), 3), (70, Some(1), 4), (1, Some(2), 5)], 20);
     backend.concat_tokens(&first, &second).unwrap()
 }
 
+fn delta_rule_in_two_steps<B: Recurrent>(backend: &B, shape: RecurrenceShape) -> Tensor<B> {
+    let rule = rule(backend, shape);
+    in_two_steps(backend, shape, |states, tokens, seed| {
+        let input = |channels, seed| random_tensor(backend, [1, tokens, 1, channels], seed);
+        let (qkv, a, b) =
+            (input(shape.inputs_len(), seed), input(shape.value_heads, seed + 1), input(shape.value_heads, seed + 2));
+        backend.delta_rule(&rule, states, DeltaRuleInputs { qkv, a: &a, b: &b }).unwrap()
+    })
+}
+
 #[test]
 fn the_delta_rule_in_chunks_matches_that_token_by_token() {
     for (tiled, value_width) in [(false, 16), (true, 20)] {
-        let shape = DeltaRuleShape { key_heads: 2, value_heads: 6, key_width: 24, value_width, tiled };
+        let shape = RecurrenceShape { key_heads: 2, value_heads: 6, key_width: 24, value_width, tiled };
         compare!("the delta rule", 1e-4, |b| delta_rule_in_two_steps(b, shape));
     }
+}
+
+#[test]
+fn state_spaces_in_chunks_match_those_token_by_token() {
+    fn two_steps<B: Recurrent>(backend: &B, shape: RecurrenceShape) -> Tensor<B> {
+        let DeltaRule { decay, bias, .. } = rule(backend, shape);
+        let space = StateSpace { shape, decay, bias, skip: backend.vector(random(shape.value_heads, 8)).unwrap() };
+        in_two_steps(backend, shape, |states, tokens, seed| {
+            let input = |channels, seed| random_tensor(backend, [1, tokens, 1, channels], seed);
+            let (xbc, steps) = (input(shape.inputs_len(), seed), input(shape.value_heads, seed + 1));
+            backend.state_space(&space, states, StateSpaceInputs { xbc: &xbc, steps: &steps }).unwrap()
+        })
+    }
+    let shape = RecurrenceShape { key_heads: 2, value_heads: 6, key_width: 24, value_width: 20, tiled: false };
+    compare!("a state space", 2e-4, |b| two_steps(b, shape));
 }
 
 /// Equal keys and no decay: the updates of a chunk depend on each other as much as they can.
 #[test]
 fn the_delta_rule_stays_accurate_for_equal_keys() {
-    let shape = DeltaRuleShape { key_heads: 1, value_heads: 1, key_width: 8, value_width: 16, tiled: false };
-    fn compute<B: Recurrent>(backend: &B, shape: DeltaRuleShape) -> Tensor<B> {
+    let shape = RecurrenceShape { key_heads: 1, value_heads: 1, key_width: 8, value_width: 16, tiled: false };
+    fn compute<B: Recurrent>(backend: &B, shape: RecurrenceShape) -> Tensor<B> {
         let tokens = 128;
         let rule =
             DeltaRule { shape, decay: backend.vector(vec![-1e-6]).unwrap(), bias: backend.vector(vec![0.]).unwrap() };

@@ -1,7 +1,7 @@
-//! The gated delta rule in chunks of tokens (Yang et al. 2024, <https://arxiv.org/abs/2406.06484>, with the gates of
-//! <https://arxiv.org/abs/2412.06464>).
+//! Recurrences in chunks of tokens: the gated delta rule (Yang et al. 2024, <https://arxiv.org/abs/2406.06484>, with the gates of
+//! <https://arxiv.org/abs/2412.06464>), and state spaces (Dao and Gu 2024, <https://arxiv.org/abs/2405.21060>).
 //!
-//! Within a chunk, the updates of tokens depend on each other through a triangular matrix. It is inverted level by level, with
+//! Within a chunk, the updates of the delta rule depend on each other through a triangular matrix. It is inverted level by level, with
 //! blocks of twice the size each time: as accurate as forward substitution, in few products of whole matrices.
 
 use std::ops::Range;
@@ -12,8 +12,8 @@ use super::device::Candle;
 use super::elementwise::sigmoid;
 use super::text_groups::{stacked, text_groups, ungrouped};
 use crate::backend::interface::Backend;
-use crate::backend::recurrent::{DeltaRule, DeltaRuleInputs};
-use crate::backend::types::DeltaRuleShape;
+use crate::backend::recurrent::{DeltaRule, DeltaRuleInputs, StateSpace, StateSpaceInputs};
+use crate::backend::types::RecurrenceShape;
 use crate::error::Result;
 
 /// Max tokens of a chunk.
@@ -21,12 +21,26 @@ const CHUNK: usize = 64;
 /// The logarithm of a factor that must vanish.
 const NEVER: f32 = -1e30;
 
+/// What heads compute with: `[tokens, value_heads, …]`.
+pub(super) struct HeadInputs {
+    /// The update of the state is that of the delta rule, and not that of a state space.
+    pub is_delta_rule: bool,
+    pub q: Array,
+    pub k: Array,
+    pub v: Array,
+    /// Logarithms of the state's factors: `[tokens, value_heads]`.
+    pub log_factors: Array,
+    /// Weights of the updates: `[tokens, value_heads]`.
+    pub weights: Array,
+}
+
 /// The heads of texts of equal length: `[heads, tokens, …]`.
 struct Heads {
+    is_delta_rule: bool,
     q: Array,
     k: Array,
     v: Array,
-    /// Logarithms of the state's factors: `[heads, tokens]`.
+    /// `[heads, tokens]`
     log_factors: Array,
     /// `[heads, tokens, 1]`
     weights: Array,
@@ -36,36 +50,26 @@ struct Heads {
 /// them. A state is `[value_heads, key_width, value_width]`.
 pub(super) fn compute(
     candle: &Candle,
-    rule: &DeltaRule<Candle>,
+    shape: &RecurrenceShape,
     texts: &[Range<usize>],
     before: &[Array],
-    inputs: &DeltaRuleInputs<'_, Candle>,
+    inputs: &HeadInputs,
 ) -> Result<(Array, Vec<Array>)> {
-    let shape = rule.shape;
     let (groups, mut outputs, mut after) = (text_groups(texts), Vec::new(), before.to_vec());
-    let gates = gates(rule, inputs)?;
     for group in &groups {
         let (count, length, heads) = (group.texts.len(), group.length, shape.value_heads);
         let rows = candle.row_indices(group.rows.iter().copied())?;
-        let selected = |x: &Array| x.index_select(&rows, 0);
-        let qkv = selected(&inputs.qkv.data)?;
-        let [q, k] =
-            [0, shape.keys_len()].map(|first| expanded_keys(candle, rule, &qkv.narrow(1, first, shape.keys_len())?));
-        let by_head = |x: Array, width: usize| {
-            x.reshape((count, length, heads, width))?.transpose(1, 2)?.contiguous()?.reshape((
-                count * heads,
-                length,
-                width,
-            ))
+        let by_head = |x: &Array, width: usize| {
+            let x = x.index_select(&rows, 0)?.reshape((count, length, heads, width))?;
+            x.transpose(1, 2)?.contiguous()?.reshape((count * heads, length, width))
         };
-        let v = qkv.narrow(1, 2 * shape.keys_len(), shape.values_len())?.contiguous()?;
-        let [log_factors, weights] = [selected(&gates[0])?, selected(&gates[1])?].map(|gate| by_head(gate, 1));
         let heads_of_texts = Heads {
-            q: by_head((q? * (shape.key_width as f64).sqrt().recip())?, shape.key_width)?,
-            k: by_head(k?, shape.key_width)?,
-            v: by_head(v, shape.value_width)?,
-            log_factors: log_factors?.squeeze(2)?,
-            weights: weights?,
+            is_delta_rule: inputs.is_delta_rule,
+            q: by_head(&inputs.q, shape.key_width)?,
+            k: by_head(&inputs.k, shape.key_width)?,
+            v: by_head(&inputs.v, shape.value_width)?,
+            log_factors: by_head(&inputs.log_factors, 1)?.squeeze(2)?,
+            weights: by_head(&inputs.weights, 1)?,
         };
         let state = stacked(before, group)?.reshape((count * heads, shape.key_width, shape.value_width))?;
         let (output, state) = chunks(candle, &heads_of_texts, state, length)?;
@@ -81,8 +85,51 @@ pub(super) fn compute(
     Ok((ungrouped(candle, &groups, &outputs)?, after))
 }
 
+/// The inputs of the gated delta rule.
+pub(super) fn delta_rule_inputs(
+    candle: &Candle,
+    DeltaRule { shape, decay, bias }: &DeltaRule<Candle>,
+    DeltaRuleInputs { qkv, a, b }: &DeltaRuleInputs<'_, Candle>,
+) -> Result<HeadInputs> {
+    let keys_len = shape.keys_len();
+    let scaled = |first: usize| {
+        let x = by_key_head(shape, &qkv.data.narrow(1, first, keys_len)?)?;
+        let length = (x.sqr()?.sum_keepdim(2)? + f64::from(RecurrenceShape::EPSILON))?.sqrt()?;
+        expanded(candle, shape, &x.broadcast_div(&length)?)
+    };
+    Ok(HeadInputs {
+        is_delta_rule: true,
+        q: (scaled(0)? * (shape.key_width as f64).sqrt().recip())?,
+        k: scaled(keys_len)?,
+        v: qkv.data.narrow(1, 2 * keys_len, shape.values_len())?.contiguous()?,
+        log_factors: softplus(&a.data.broadcast_add(bias)?)?.broadcast_mul(decay)?,
+        weights: sigmoid(&b.data)?,
+    })
+}
+
+/// The inputs of a state space.
+pub(super) fn state_space_inputs(
+    candle: &Candle,
+    StateSpace { shape, decay, bias, .. }: &StateSpace<Candle>,
+    StateSpaceInputs { xbc, steps }: &StateSpaceInputs<'_, Candle>,
+) -> Result<HeadInputs> {
+    let (keys_len, values_len) = (shape.keys_len(), shape.values_len());
+    let of_keys = |first: usize| {
+        expanded(candle, shape, &by_key_head(shape, &xbc.data.narrow(1, first, keys_len)?)?)
+    };
+    let steps = softplus(&steps.data.broadcast_add(bias)?)?;
+    Ok(HeadInputs {
+        is_delta_rule: false,
+        q: of_keys(values_len + keys_len)?,
+        k: of_keys(values_len)?,
+        v: xbc.data.narrow(1, 0, values_len)?.contiguous()?,
+        log_factors: steps.broadcast_mul(decay)?,
+        weights: steps,
+    })
+}
+
 /// An upper bound of the temporary bytes for `tokens` tokens in so many sequences.
-pub(super) fn bytes(shape: &DeltaRuleShape, tokens: usize, sequences: usize) -> usize {
+pub(super) fn bytes(shape: &RecurrenceShape, tokens: usize, sequences: usize) -> usize {
     // Per token: the inputs, copies of expanded queries and keys, values and results, and its rows of the matrices of a chunk.
     let keys = shape.value_heads * shape.key_width;
     let of_token = shape.inputs_len() + 8 * keys + 8 * shape.values_len() + 8 * CHUNK * shape.value_heads;
@@ -90,21 +137,18 @@ pub(super) fn bytes(shape: &DeltaRuleShape, tokens: usize, sequences: usize) -> 
     (tokens * of_token + 6 * sequences * shape.state_len()) * size_of::<f32>()
 }
 
-/// The logarithms of the state's factors, and the weights of updates: `[tokens, value_heads]` each.
-fn gates(rule: &DeltaRule<Candle>, inputs: &DeltaRuleInputs<'_, Candle>) -> ArrayResult<[Array; 2]> {
-    let a = inputs.a.data.broadcast_add(&rule.bias)?;
-    // `softplus(a) = max(a, 0) + ln(1 + e^−|a|)`, which does not overflow.
-    let softplus = (a.relu()? + (a.abs()?.neg()?.exp()? + 1.)?.log()?)?;
-    Ok([softplus.broadcast_mul(&rule.decay)?, sigmoid(&inputs.b.data)?])
+/// `softplus(x) = max(x, 0) + ln(1 + e^−|x|)`, which does not overflow.
+fn softplus(x: &Array) -> ArrayResult<Array> {
+    x.relu()? + (x.abs()?.neg()?.exp()? + 1.)?.log()?
 }
 
-/// Queries or keys of length 1, repeated for the heads of values that share them: `[tokens, value_heads, key_width]`.
-fn expanded_keys(candle: &Candle, rule: &DeltaRule<Candle>, x: &Array) -> Result<Array> {
-    let shape = rule.shape;
-    let tokens = x.dim(0)?;
-    let x = x.contiguous()?.reshape((tokens, shape.key_heads, shape.key_width))?;
-    let length = (x.sqr()?.sum_keepdim(2)? + f64::from(DeltaRuleShape::EPSILON))?.sqrt()?;
-    let x = x.broadcast_div(&length)?;
+/// Queries or keys by head: `[tokens, key_heads, key_width]`.
+fn by_key_head(shape: &RecurrenceShape, x: &Array) -> ArrayResult<Array> {
+    x.contiguous()?.reshape((x.dim(0)?, shape.key_heads, shape.key_width))
+}
+
+/// Queries or keys, repeated for the heads of values that share them: `[tokens, value_heads, key_width]`.
+fn expanded(candle: &Candle, shape: &RecurrenceShape, x: &Array) -> Result<Array> {
     let key_heads = (0..shape.value_heads).map(|head| shape.key_head(head));
     Ok(x.index_select(&candle.row_indices(key_heads)?, 1)?)
 }
@@ -127,13 +171,15 @@ fn chunks(candle: &Candle, heads: &Heads, mut state: Array, length: usize) -> Re
         };
         let between = between.broadcast_add(&masks.future)?.exp()?;
         let decay = decay.exp()?.unsqueeze(2)?;
-        let weighted_keys = k.broadcast_mul(&weights)?;
         let keys = k.t()?.contiguous()?;
-        let dependence = (weighted_keys.matmul(&keys)? * &between)?;
-        let inverse = masks.inverse(&dependence)?;
-        let values = inverse.matmul(&v.broadcast_mul(&weights)?)?;
-        let keys_with_decay = inverse.matmul(&weighted_keys.broadcast_mul(&decay)?)?;
-        let updates = (values - keys_with_decay.matmul(&state)?)?;
+        let mut updates = v.broadcast_mul(&weights)?;
+        if heads.is_delta_rule {
+            let weighted_keys = k.broadcast_mul(&weights)?;
+            let dependence = (weighted_keys.matmul(&keys)? * &between)?;
+            let inverse = masks.inverse(&dependence)?;
+            let keys_with_decay = inverse.matmul(&weighted_keys.broadcast_mul(&decay)?)?;
+            updates = (inverse.matmul(&updates)? - keys_with_decay.matmul(&state)?)?;
+        }
         let scores = (q.matmul(&keys)? * &between)?;
         let output = (q.broadcast_mul(&decay)?.matmul(&state)? + scores.matmul(&updates)?)?;
         outputs.push(output);
