@@ -72,9 +72,16 @@ fn adapter_bytes(config: &DecoderConfig, rank: usize) -> u64 {
                 let outputs = net.shape.inputs_len() + net.shape.values_len() + 2 * net.shape.value_heads;
                 5 * width + outputs + net.shape.values_len()
             }
+            MixerConfig::Mamba2(mamba) => {
+                2 * width + mamba.input_sizes().iter().sum::<usize>() + mamba.shape.values_len()
+            }
         };
-        // Experts have no adapters.
-        mixer + if let FeedForwardConfig::Dense(dense) = feed_forward { (width + dense.inner) * 3 } else { 0 }
+        let inner = match feed_forward {
+            FeedForwardConfig::Dense(dense) => dense.inner,
+            // Of experts, only one that computes every token has adapters.
+            FeedForwardConfig::Sparse(experts) => experts.shared.map_or(0, |shared| shared.inner),
+        };
+        mixer + (width + inner) * 3
     };
     let sums: usize = config.layers.iter().map(of_layer).sum();
     (rank * sums * size_of::<f32>()) as u64

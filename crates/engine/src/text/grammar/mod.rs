@@ -15,11 +15,13 @@
 mod error;
 mod gbnf;
 mod json_string;
+mod part;
 mod regex_escape;
 mod rejection;
 mod schema;
 mod source;
 mod state;
+mod tagged_parameters;
 mod vocabulary;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -37,7 +39,7 @@ pub use error::GrammarError;
 pub use gbnf::to_lark as gbnf_to_lark;
 use outpost_common::display::shorten;
 use rejection::Rejection;
-pub use source::Unenforced;
+pub use part::Unenforced;
 pub use state::GrammarState;
 
 /// Compiled grammars kept per model.

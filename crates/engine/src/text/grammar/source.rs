@@ -7,13 +7,12 @@ use serde_json::{Value, json};
 
 use super::error::GrammarError;
 use super::json_string;
-use super::regex_escape::escape;
-use super::schema::{self, Multiples, SchemaError, WHITE_SPACE};
+use super::part::{Part, Unenforced, object_schema};
+use super::regex_escape::{escape, quote, without_anchors};
+use super::schema::{Multiples, WHITE_SPACE};
+use super::tagged_parameters::{TAGGED_RULES, TaggedParameters};
 use crate::text::tools::{CallFormat, CallSyntax, InputFormat, OutputSpec, PYTHON, TextFormat, Tool, bare_call};
 
-/// Max parts of a schema to try one by one if it does not compile, and how often.
-const MAX_SUSPECTS: usize = 200;
-const MAX_ROUNDS: usize = 4;
 /// Max calls per choice: a small model may otherwise call tools endlessly.
 const MAX_CALLS: usize = 16;
 
@@ -31,30 +30,8 @@ pub(super) struct Source {
     pub schemas: Vec<Part>,
     /// The grammars of custom tools' arguments, with the index of each tool.
     inputs: Vec<(usize, GrammarWithLexer)>,
-}
-
-/// A schema in the grammar.
-pub(super) struct Part {
-    /// Its name in [`Source::lark`].
-    name: String,
-    /// As it was sent.
-    original: Value,
-    schema: Value,
-    /// Set if the whole schema must be enforced.
-    strict: bool,
-    /// The paths inside the schema of what is not enforced.
-    unenforced: Vec<String>,
-    /// The index of the tool whose parameters these are; `None` for the text.
-    tool: Option<usize>,
-}
-
-/// A part of a request's schemas that the output need not match, because the grammar cannot express it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unenforced {
-    /// The index of the tool with the schema; `None` for the schema of the text.
-    pub tool: Option<usize>,
-    /// The path inside the schema; empty if only its type is enforced.
-    pub path: String,
+    /// What is not enforced, and is no part of a schema above.
+    unenforced: Vec<Unenforced>,
 }
 
 /// Builds the grammar of `spec` and checks its schemas.
@@ -66,10 +43,17 @@ pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<So
         schemas.extend(text_schema(spec, &mut multiples)?);
     }
     let text = if has_text { text_grammar(&spec.text)? } else { None };
-    let mut inputs = Vec::new();
-    let Some(syntax) = syntax else { return Ok(Source { lark: None, text, schemas, inputs }) };
+    let (mut inputs, mut unenforced, mut tagged) = (Vec::new(), Vec::new(), Vec::new());
+    let Some(syntax) = syntax else { return Ok(Source { lark: None, text, schemas, inputs, unenforced }) };
     for (index, tool) in &syntax.callable {
         match &tool.input {
+            _ if syntax.format.has_tagged_parameters() => {
+                let parameters = TaggedParameters::new(*index, tool, &mut multiples)?;
+                schemas.extend(parameters.schemas);
+                inputs.extend(parameters.input.map(|grammar| (*index, grammar)));
+                unenforced.extend(parameters.unenforced);
+                tagged.push(parameters.rule);
+            }
             None => schemas.push(parameters(*index, tool, &mut multiples)?),
             Some(format) => inputs.push((*index, input(*index, format)?)),
         }
@@ -78,7 +62,7 @@ pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<So
         let what = "This model starts tool calls the same way as JSON text, so a format of the text cannot be combined with optional tools. Set tool_choice to \"required\" or \"none\", or omit the format.";
         return Err(GrammarError::Combination(what.to_owned()));
     }
-    Ok(Source { lark: Some(lark(syntax)), text, schemas, inputs })
+    Ok(Source { lark: Some(lark(syntax, &tagged)), text, schemas, inputs, unenforced })
 }
 
 fn text_schema(spec: &OutputSpec, multiples: &mut Multiples) -> Result<Option<Part>, GrammarError> {
@@ -87,7 +71,7 @@ fn text_schema(spec: &OutputSpec, multiples: &mut Multiples) -> Result<Option<Pa
         TextFormat::Object => (json!({ "type": "object" }), true),
         TextFormat::Schema { schema, strict } => (schema.clone(), *strict),
     };
-    Part::new(TEXT.to_owned(), &schema, strict, None, multiples).map(Some)
+    Part::new(TEXT.to_owned(), &schema, String::new(), strict, None, multiples).map(Some)
 }
 
 /// The grammar of a text format that is not a schema.
@@ -110,13 +94,6 @@ fn text_grammar(format: &TextFormat) -> Result<Option<GrammarWithLexer>, Grammar
     Ok(Some(GrammarWithLexer { name: Some(TEXT.to_owned()), ..grammar }))
 }
 
-/// The text must match as a whole, so anchors at both ends add nothing.
-fn without_anchors(regex: &str) -> &str {
-    let regex = regex.strip_prefix('^').unwrap_or(regex);
-    let escapes = |text: &str| text.len() - text.trim_end_matches('\\').len();
-    regex.strip_suffix('$').filter(|rest| escapes(rest) % 2 == 0).unwrap_or(regex)
-}
-
 /// The grammar of a custom tool's arguments.
 fn input(index: usize, format: &InputFormat) -> Result<GrammarWithLexer, GrammarError> {
     let invalid = |what| GrammarError::schema(Some(index), String::new(), what);
@@ -131,72 +108,12 @@ fn arguments_name(index: usize) -> String {
 
 /// The schema of a tool's arguments: always an object, an empty one if the tool takes none.
 fn parameters(index: usize, tool: &Tool, multiples: &mut Multiples) -> Result<Part, GrammarError> {
-    let mut schema = match tool.parameters() {
-        None => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
-        Some(parameters) => parameters.clone(),
-    };
-    match schema.as_object_mut().map(|fields| fields.entry("type").or_insert_with(|| json!("object"))) {
-        Some(kind) if kind == "object" => {}
-        _ => {
-            let what = "must describe an object: its type must be 'object'".to_owned();
-            return Err(GrammarError::schema(Some(index), String::new(), what));
-        }
-    }
-    Part::new(arguments_name(index), &schema, tool.strict, Some(index), multiples)
+    let schema = object_schema(index, tool)?;
+    Part::new(arguments_name(index), &schema, String::new(), tool.strict, Some(index), multiples)
 }
 
-impl Part {
-    fn new(
-        name: String,
-        schema: &Value,
-        strict: bool,
-        tool: Option<usize>,
-        multiples: &mut Multiples,
-    ) -> Result<Self, GrammarError> {
-        let invalid =
-            |error: SchemaError| GrammarError::schema(tool, schema::display(schema, &error.pointer), error.what);
-        let prepared = schema::prepare(schema, strict, multiples).map_err(invalid)?;
-        let original = schema.clone();
-        Ok(Self { name, original, schema: prepared.schema, strict, unenforced: prepared.unenforced, tool })
-    }
-
-    pub fn is_strict(&self) -> bool {
-        self.strict
-    }
-
-    /// Removes from a schema that does not compile the keywords for which `compiles` fails, or everything but the type
-    /// if it still does not compile then.
-    pub fn leave_open(&mut self, compiles: &dyn Fn(Value) -> bool) {
-        for _ in 0..MAX_ROUNDS {
-            let mut removed: Vec<String> = Vec::new();
-            for suspect in schema::suspects(&mut self.schema).into_iter().take(MAX_SUSPECTS) {
-                // Without what was removed from it, the part may compile: that is for the next round.
-                let is_changed =
-                    removed.iter().any(|pointer| suspect.has_others || pointer.starts_with(&suspect.pointer));
-                if !is_changed && !compiles(suspect.part) {
-                    removed.extend(suspect.keywords);
-                }
-            }
-            for pointer in &removed {
-                self.unenforced.push(schema::display(&self.original, pointer));
-                schema::remove_keyword(&mut self.schema, pointer);
-            }
-            if removed.is_empty() {
-                break;
-            }
-            if compiles(self.schema.clone()) {
-                self.unenforced.sort();
-                self.unenforced.dedup();
-                return;
-            }
-        }
-        schema::open(&mut self.schema);
-        self.unenforced = vec![String::new()];
-    }
-}
-
-/// Lark rules for text, calls, or both.
-fn lark(syntax: &CallSyntax) -> String {
+/// Lark rules for text, calls, or both. `tagged`: the rule of each tool's parameters, if they are no JSON.
+fn lark(syntax: &CallSyntax, tagged: &[String]) -> String {
     let format = syntax.format;
     let opening = literal(format.opening(), syntax);
     let lead = literal(format.lead(), syntax);
@@ -213,12 +130,18 @@ fn lark(syntax: &CallSyntax) -> String {
     let names: Vec<String> = syntax.callable.iter().map(|(index, _)| format!("call_{index}")).collect();
     rule("call", &names.join(" | "));
     let tail = literal(format.tail(), syntax);
-    for (index, tool) in &syntax.callable {
-        rule(&format!("call_{index}"), &format!("{} @arguments_{index} {tail}", quote(&format.head(&tool.name))));
+    for (place, (index, tool)) in syntax.callable.iter().enumerate() {
+        let arguments = tagged.get(place).cloned().unwrap_or_else(|| format!("@arguments_{index}"));
+        rule(&format!("call_{index}"), &format!("{} {arguments} {tail}", quote(&format.head(&tool.name))));
+    }
+    if !tagged.is_empty() {
+        out.push_str(TAGGED_RULES);
     }
     if syntax.bare {
         plain(syntax, &opening, &mut out);
         bare_calls(syntax, &mut out);
+    } else if syntax.free_text && format.has_tagged_parameters() {
+        plain(syntax, &opening, &mut out);
     } else if format == CallFormat::Llama && !syntax.call_required {
         out.push_str("TEXT: /(?s:.*)/ & ~/[ \\n\\r\\t]*\\{\"name\"(?s:.*)/\n");
     }
@@ -267,6 +190,7 @@ fn start(syntax: &CallSyntax, opening: &str) -> String {
         CallFormat::Llama if syntax.call_required => format!("{python} calls"),
         CallFormat::Llama => format!("TEXT | {python} calls"),
         _ if syntax.call_required => format!("{opening} calls"),
+        _ if syntax.free_text && !syntax.bare => "plain".to_owned(),
         _ if syntax.bare => "plain | bare_opening (plain | bare_name plain) | bare_calls".to_owned(),
         _ => format!("@text | {opening} calls"),
     }
@@ -283,10 +207,6 @@ fn literal(text: &str, syntax: &CallSyntax) -> String {
             format!("{} <[{id}]> {}", literal(before, syntax), literal(after, syntax))
         }
     }
-}
-
-fn quote(text: &str) -> String {
-    Value::from(text).to_string()
 }
 
 impl Source {
@@ -320,13 +240,16 @@ impl Source {
 
     /// An error in the schema at `part`.
     pub fn error(&self, part: usize, what: String) -> GrammarError {
-        GrammarError::schema(self.schemas.get(part).and_then(|part| part.tool), String::new(), what)
+        let part = self.schemas.get(part);
+        let prefix = part.map(|part| part.prefix.clone()).unwrap_or_default();
+        GrammarError::schema(part.and_then(|part| part.tool), prefix, what)
     }
 
     pub fn unenforced(&self) -> Vec<Unenforced> {
         let of = |part: &Part| {
-            part.unenforced.iter().map(|path| Unenforced { tool: part.tool, path: path.clone() }).collect::<Vec<_>>()
+            let path = |path: &String| Unenforced { tool: part.tool, path: part.prefix.clone() + path };
+            part.unenforced.iter().map(path).collect::<Vec<_>>()
         };
-        self.schemas.iter().flat_map(of).collect()
+        self.schemas.iter().flat_map(of).chain(self.unenforced.iter().cloned()).collect()
     }
 }

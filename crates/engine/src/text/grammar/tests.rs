@@ -46,7 +46,8 @@ fn syntax(format: CallFormat, parallel: bool) -> CallSyntax {
         control_tokens: Vec::new(),
         callable,
         call_required: false,
-        bare: format != CallFormat::Llama,
+        free_text: true,
+        bare: matches!(format, CallFormat::Hermes | CallFormat::Mistral),
         parallel,
     }
 }
@@ -413,4 +414,69 @@ fn the_maximum_number_of_tools_stays_within_the_step_limits() {
         matcher.consume_token(byte.into()).unwrap();
     }
     assert!(allows(&mut matcher, END));
+}
+
+#[test]
+fn parameters_between_tags_match_their_schemas() {
+    let format = CallFormat::Qwen3Coder;
+    let written = |name: &str, parameters: &str| {
+        format!("Let me <see.\n<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>")
+    };
+    let parameter = |name: &str, value: &str| format!("<parameter={name}>\n{value}\n</parameter>\n");
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "city": { "type": "string" },
+            "unit": { "enum": ["C", "F"] },
+            "days": { "type": "array", "items": { "$ref": "#/$defs/day" } },
+        },
+        "required": ["city", "days"],
+        "additionalProperties": false,
+        "$defs": { "day": { "type": "integer" } },
+    });
+    let mut one = syntax(format, true);
+    one.callable[0].1.definition = json!({ "function": { "name": "get_weather", "parameters": schema } });
+    one.callable[1].1.definition = json!({ "function": { "name": "get" } });
+    let check = |text: &str| read(&mut matcher(&one), text);
+    let city = parameter("city", "St.\n\"<parameter=x>");
+    for parameters in [
+        city.clone() + &parameter("unit", "F") + &parameter("days", "[1, 2]"),
+        city.clone() + &parameter("days", "[]"),
+    ] {
+        let call = written("get_weather", &parameters);
+        assert_eq!(check(&call), (call.len(), true), "{call}");
+        let two = format!("{call}\n<tool_call>\n<function=get>\n</function>\n</tool_call>");
+        assert_eq!(check(&two), (two.len(), true));
+    }
+    for (parameters, part) in [
+        (city.clone(), "</function>"),
+        (city.clone() + &parameter("days", "[1.5]"), ".5"),
+        (city.clone() + &parameter("unit", "K"), "K"),
+        (parameter("town", "x"), "town"),
+        (parameter("days", "[]"), "days"),
+    ] {
+        let call = written("get_weather", &parameters);
+        assert_eq!(check(&call), (call.rfind(part).unwrap(), false), "{call}");
+    }
+    let free = "Text with <function=get> and </tool_call>";
+    assert_eq!(check(free), (free.len(), true));
+}
+
+#[test]
+fn what_tags_cannot_enforce_is_reported_or_refused() {
+    let schema = json!({
+        "type": "object",
+        "properties": { "a": { "type": "string", "pattern": "x" }, "b": {}, "c": { "type": "array", "uniqueItems": true } },
+        "minProperties": 1,
+    });
+    let build = |strict| {
+        let mut syntax = syntax(CallFormat::Qwen3Coder, true);
+        syntax.callable.truncate(1);
+        (syntax.callable[0].1.definition, syntax.callable[0].1.strict) =
+            (json!({ "function": { "parameters": schema } }), strict);
+        source::build(&OutputSpec::default(), Some(&syntax))
+    };
+    let paths: Vec<String> = build(false).unwrap().unenforced().into_iter().map(|part| part.path).collect();
+    assert_eq!(paths, [".properties.c.uniqueItems", ".minProperties", ".properties.a.pattern", ".properties.b"]);
+    assert!(build(true).is_err());
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::parameters::PARAMETER_HEAD;
 use super::{CallMode, OutputSpec, TextFormat, Tool};
 use crate::tokenizer::Vocabulary;
 
@@ -14,6 +15,9 @@ pub enum CallFormat {
     Llama,
     /// `[TOOL_CALLS] [{"name": …, "arguments": …}]` (Mistral up to 2024).
     Mistral,
+    /// `<tool_call>\n<function=…>\n<parameter=…>\n…\n</parameter>\n</function>\n</tool_call>` (Qwen3-Coder, Qwen 3.5,
+    /// Nemotron 3).
+    Qwen3Coder,
 }
 
 impl CallFormat {
@@ -24,6 +28,8 @@ impl CallFormat {
             None
         } else if has("<tool_call>") && !has("<function=") && !has("<arg_key>") {
             Some(Self::Hermes)
+        } else if has("<tool_call>") && has("<function=") && has(PARAMETER_HEAD) {
+            Some(Self::Qwen3Coder)
         } else if has("[TOOL_CALLS]") && !has("[ARGS]") {
             Some(Self::Mistral)
         } else if has("\"parameters\": ") && (has("<|python_tag|>") || has("ipython")) {
@@ -36,7 +42,7 @@ impl CallFormat {
     /// The marker that ends text and starts calls. Empty if calls can only start the output.
     pub fn opening(self) -> &'static str {
         match self {
-            Self::Hermes => "<tool_call>",
+            Self::Hermes | Self::Qwen3Coder => "<tool_call>",
             Self::Llama => "",
             Self::Mistral => "[TOOL_CALLS]",
         }
@@ -45,27 +51,39 @@ impl CallFormat {
     /// Between the opening and the first call.
     pub fn lead(self) -> &'static str {
         match self {
-            Self::Hermes => "\n",
+            Self::Hermes | Self::Qwen3Coder => "\n",
             Self::Llama => "",
             Self::Mistral => " [",
         }
     }
 
-    /// A call up to its arguments. No head is a prefix of another, as the name is quoted.
+    /// Whether arguments are written [parameter by parameter](super::parameters), and not as JSON.
+    pub fn has_tagged_parameters(self) -> bool {
+        self == Self::Qwen3Coder
+    }
+
+    /// A call up to its arguments. No head is a prefix of another, as the name has an end.
     pub fn head(self, name: &str) -> String {
+        if self == Self::Qwen3Coder {
+            return format!("<function={name}>\n");
+        }
         let arguments = if self == Self::Llama { "parameters" } else { "arguments" };
         format!("{{\"name\": \"{name}\", \"{arguments}\": ")
     }
 
     /// A call after its arguments.
     pub fn tail(self) -> &'static str {
-        if self == Self::Hermes { "}\n</tool_call>" } else { "}" }
+        match self {
+            Self::Hermes => "}\n</tool_call>",
+            Self::Llama | Self::Mistral => "}",
+            Self::Qwen3Coder => "</function>\n</tool_call>",
+        }
     }
 
     /// Between calls; `None` if there can be only one.
     pub fn separator(self) -> Option<&'static str> {
         match self {
-            Self::Hermes => Some("\n<tool_call>\n"),
+            Self::Hermes | Self::Qwen3Coder => Some("\n<tool_call>\n"),
             Self::Llama => None,
             Self::Mistral => Some(", "),
         }
@@ -79,7 +97,7 @@ impl CallFormat {
     /// Markers that are control tokens in some vocabularies.
     fn control_texts(self) -> &'static [&'static str] {
         match self {
-            Self::Hermes => &["<tool_call>", "</tool_call>"],
+            Self::Hermes | Self::Qwen3Coder => &["<tool_call>", "</tool_call>"],
             Self::Llama => &[PYTHON],
             Self::Mistral => &["[TOOL_CALLS]"],
         }
@@ -99,6 +117,8 @@ pub struct CallSyntax {
     pub callable: Vec<(usize, Tool)>,
     /// Set if the output consists of calls from its first token on.
     pub call_required: bool,
+    /// Whether the output may also be free text.
+    pub free_text: bool,
     /// Whether the output may begin with a call without its opening, see [`super::bare_call`].
     pub bare: bool,
     /// Allows several calls.
@@ -116,12 +136,14 @@ impl CallSyntax {
         let control_tokens =
             format.control_texts().iter().filter_map(|text| tokens.control_id(text).map(|id| (*text, id)));
         let call_required = spec.calling != CallMode::Auto;
+        let free_text = !call_required && matches!(spec.text, TextFormat::Free);
         (!callable.is_empty()).then(|| Self {
             format,
             control_tokens: control_tokens.collect(),
             callable,
             call_required,
-            bare: !call_required && format != CallFormat::Llama && matches!(spec.text, TextFormat::Free),
+            free_text,
+            bare: free_text && matches!(format, CallFormat::Hermes | CallFormat::Mistral),
             parallel: spec.parallel && format.separator().is_some() && !matches!(spec.calling, CallMode::Named(_)),
         })
     }

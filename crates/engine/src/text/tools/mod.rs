@@ -2,6 +2,7 @@
 
 pub mod bare_call;
 mod format;
+pub mod parameters;
 mod parser;
 mod prompt;
 mod types;

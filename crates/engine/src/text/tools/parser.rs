@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::ToolCallDelta;
 use super::bare_call::{BareCallMatcher, BareMatch};
 use super::format::{CallFormat, CallSyntax};
+use super::parameters::ParameterParser;
 use crate::text::stop::StopMatcher;
 
 /// The beginning of every call of a Llama model, after whitespace.
@@ -15,8 +16,8 @@ const LLAMA_CALL_START: &str = "{\"name\"";
 
 pub struct CallParser {
     syntax: Arc<CallSyntax>,
-    /// The beginning of each tool's calls, and the tool's name.
-    heads: Vec<(String, String)>,
+    /// The beginning of each tool's calls.
+    heads: Vec<String>,
     /// Finds calls without an opening.
     bare: BareCallMatcher,
     state: State,
@@ -38,6 +39,8 @@ enum State {
         depth: JsonDepth,
         bare: bool,
     },
+    /// Arguments that are not JSON.
+    Parameters(ParameterParser),
     /// After the arguments of a call without an opening.
     Tail,
     /// After such a call: another call, or the end of the output.
@@ -79,8 +82,7 @@ pub struct Parsed {
 
 impl CallParser {
     pub fn new(syntax: Arc<CallSyntax>) -> Self {
-        let heads = syntax.callable.iter();
-        let heads = heads.map(|(_, tool)| (syntax.format.head(&tool.name), tool.name.clone())).collect();
+        let heads = syntax.callable.iter().map(|(_, tool)| syntax.format.head(&tool.name)).collect();
         let bare = BareCallMatcher::new(syntax.callable.iter().map(|(_, tool)| tool.name.as_str()));
         let state = match syntax.format {
             _ if syntax.call_required => State::Markup(String::new()),
@@ -156,8 +158,13 @@ impl CallParser {
             }
             State::Markup(seen) => {
                 seen.push(ch);
-                if let Some((_, name)) = self.heads.iter().find(|(head, _)| seen.ends_with(head.as_str())) {
-                    self.start_call(name.clone(), false, parsed);
+                let found = self.heads.iter().position(|head| seen.ends_with(head.as_str()));
+                let syntax = Arc::clone(&self.syntax);
+                if let Some((_, tool)) = found.and_then(|index| syntax.callable.get(index)) {
+                    self.start_call(tool.name.clone(), false, parsed);
+                    if syntax.format.has_tagged_parameters() {
+                        self.state = State::Parameters(ParameterParser::new(tool));
+                    }
                 }
             }
             State::Arguments { depth, bare } => {
@@ -168,6 +175,13 @@ impl CallParser {
                 push_argument(&mut parsed.calls, self.calls.saturating_sub(1), ch);
                 if done {
                     self.state = if bare { State::Tail } else { State::Markup(String::new()) };
+                }
+            }
+            State::Parameters(parameters) => {
+                let (json, done) = parameters.push(ch);
+                json.chars().for_each(|ch| push_argument(&mut parsed.calls, self.calls.saturating_sub(1), ch));
+                if done {
+                    self.state = State::Markup(String::new());
                 }
             }
             State::Tail if ch == '}' => {

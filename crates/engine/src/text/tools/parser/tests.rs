@@ -7,14 +7,18 @@ use super::{CallParser, Parsed};
 use crate::text::tools::{CallFormat, CallSyntax, Tool};
 
 fn parser(format: CallFormat, call_required: bool) -> CallParser {
-    let tool = |name: &str| Tool { name: name.to_owned(), definition: json!({}), strict: false, input: None };
+    let parameters = json!({ "properties": { "x": { "type": "string" }, "y": { "type": "array" } } });
+    let definition = json!({ "function": { "parameters": parameters } });
+    let tool =
+        |name: &str| Tool { name: name.to_owned(), definition: definition.clone(), strict: false, input: None };
     let callable = vec![(0, tool("a")), (1, tool("ab"))];
-    let bare = !call_required && format != CallFormat::Llama;
+    let bare = !call_required && matches!(format, CallFormat::Hermes | CallFormat::Mistral);
     CallParser::new(Arc::new(CallSyntax {
         format,
         control_tokens: Vec::new(),
         callable,
         call_required,
+        free_text: !call_required,
         bare,
         parallel: true,
     }))
@@ -51,11 +55,13 @@ fn calls_are_found_with_any_chunking() {
     let mistral = format!(
         "[TOOL_CALLS] [{{\"name\": \"ab\", \"arguments\": {TRICKY}}}, {{\"name\": \"a\", \"arguments\": {{}}}}]"
     );
+    let tagged = "See.\n<tool_call>\n<function=ab>\n<parameter=x>\n}</tool_call>\"{[\n</parameter>\n<parameter=y>\n[{}, {\"z\": \"<tool_call>\"}]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=a>\n</function>\n</tool_call>";
     let llama = format!(" {{\"name\": \"ab\", \"parameters\": {TRICKY}}}");
     for cut in 1..30 {
         let both = vec![call("ab", TRICKY), call("a", "{}")];
         assert_eq!(run(CallFormat::Hermes, false, &hermes, cut), ("Let me <tool see.\n".to_owned(), both.clone()));
         assert_eq!(run(CallFormat::Mistral, false, &mistral, cut), (String::new(), both.clone()));
+        assert_eq!(run(CallFormat::Qwen3Coder, false, tagged, cut), ("See.\n".to_owned(), both.clone()));
         assert_eq!(run(CallFormat::Mistral, true, &mistral, cut).1, both);
         assert_eq!(run(CallFormat::Llama, false, &llama, cut), (String::new(), vec![call("ab", TRICKY)]));
     }
