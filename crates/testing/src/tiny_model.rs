@@ -44,6 +44,8 @@ const CONV_KERNEL: usize = 3;
 /// The heads of a delta network: of keys and of values. Together, the heads of each have the width of the model.
 const KEY_HEADS: usize = 2;
 const VALUE_HEADS: usize = 4;
+/// Rows of the state of a head of Mamba-2.
+const STATE: usize = 8;
 const MERGES: &[&str] = &[
     "Ġ t", "h e", "Ġt he", "i n", "Ġ a", "e r", "o n", "Ġ s", "r e", "a n", "Ġ w", "n d", "a t", "l l", "l o", "he ll",
     "hell o",
@@ -144,6 +146,10 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
                 add("ssm_beta", VALUE_HEADS, width);
                 add("ssm_out", width, width);
             }
+            false if options.architecture == "granitehybrid" => {
+                add("ssm_in", 2 * width + 2 * STATE + VALUE_HEADS, width);
+                add("ssm_out", width, width);
+            }
             false => {
                 add("shortconv.in_proj", 3 * width, width);
                 add("shortconv.out_proj", width, width);
@@ -156,7 +162,7 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
         for name in ["attn_norm", ffn_norm] {
             tensors.push(vector(&format!("blk.{block}.{name}.weight"), width, 1., random));
         }
-        if is_hybrid(options) && has_attention(options, block) {
+        if ["lfm2", "qwen35"].contains(&options.architecture) && has_attention(options, block) {
             for name in ["attn_q_norm", "attn_k_norm"] {
                 tensors.push(vector(&format!("blk.{block}.{name}.weight"), width / HEADS, 1., random));
             }
@@ -168,6 +174,7 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
             };
             match options.architecture {
                 "qwen35" => conv("ssm_conv1d.weight", 3 * width),
+                "granitehybrid" => conv("ssm_conv1d.weight", width + 2 * STATE),
                 _ => conv("shortconv.conv.weight", width),
             }
         }
@@ -176,6 +183,17 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
                 ("ssm_a", VALUE_HEADS, -0.5),
                 ("ssm_dt.bias", VALUE_HEADS, 0.),
                 ("ssm_norm.weight", width / VALUE_HEADS, 1.),
+            ] {
+                tensors.push(vector(&format!("blk.{block}.{name}"), size, centre, random));
+            }
+        }
+        if options.architecture == "granitehybrid" && !has_attention(options, block) {
+            for (name, size, centre) in [
+                ("ssm_conv1d.bias", width + 2 * STATE, 0.),
+                ("ssm_a", VALUE_HEADS, -0.5),
+                ("ssm_d", VALUE_HEADS, 1.),
+                ("ssm_dt.bias", VALUE_HEADS, 0.),
+                ("ssm_norm.weight", width, 1.),
             ] {
                 tensors.push(vector(&format!("blk.{block}.{name}"), size, centre, random));
             }
@@ -202,7 +220,7 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
 }
 
 fn is_hybrid(options: &TinyModel) -> bool {
-    ["lfm2", "qwen35"].contains(&options.architecture)
+    ["lfm2", "qwen35", "granitehybrid"].contains(&options.architecture)
 }
 
 /// Whether a block has attention, and is not recurrent.
@@ -267,6 +285,20 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
                 add(&format!("qwen35.ssm.{key}"), 4, &(size as u32).to_le_bytes());
             }
             add("qwen35.full_attention_interval", 4, &2u32.to_le_bytes());
+        }
+        "granitehybrid" => {
+            let kv_heads = array(4, kv_heads.map(|heads| heads.to_le_bytes().to_vec()));
+            add("granitehybrid.attention.head_count_kv", 9, &kv_heads);
+            let sizes = [
+                ("conv_kernel", CONV_KERNEL),
+                ("state_size", STATE),
+                ("group_count", 1),
+                ("time_step_rank", VALUE_HEADS),
+                ("inner_size", options.width),
+            ];
+            for (key, size) in sizes {
+                add(&format!("granitehybrid.ssm.{key}"), 4, &(size as u32).to_le_bytes());
+            }
         }
         "lfm2" => {
             let kv_heads = array(4, kv_heads.map(|heads| heads.to_le_bytes().to_vec()));

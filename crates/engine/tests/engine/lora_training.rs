@@ -71,11 +71,18 @@ fn texts(batch: &[Text]) -> Vec<TrainingText> {
 fn peft_name(family: &str, tensor: &str) -> String {
     let (layer, projection) = tensor.strip_prefix("blk.").unwrap().split_once('.').unwrap();
     let name = match projection {
-        "attn_qkv" if family == "qwen35" => "linear_attn.in_proj_qkv",
-        "attn_output" if family == "lfm2" => "self_attn.out_proj",
-        "ffn_gate" if family == "lfm2" => "feed_forward.w1",
-        "ffn_up" if family == "lfm2" => "feed_forward.w3",
-        "ffn_down" if family == "lfm2" => "feed_forward.w2",
+        "attn_qkv" if family.starts_with("qwen35") => "linear_attn.in_proj_qkv",
+        "ssm_in" => "mamba.in_proj",
+        "ssm_out" if family == "granitehybrid" => "mamba.out_proj",
+        "ffn_gate_up" if family == "granitehybrid" => "shared_mlp.input_linear",
+        "ffn_down" if family == "granitehybrid" => "shared_mlp.output_linear",
+        "ffn_gate_shexp" => "mlp.shared_expert.gate_proj",
+        "ffn_up_shexp" => "mlp.shared_expert.up_proj",
+        "ffn_down_shexp" => "mlp.shared_expert.down_proj",
+        "attn_output" if family.starts_with("lfm2") => "self_attn.out_proj",
+        "ffn_gate" if family.starts_with("lfm2") => "feed_forward.w1",
+        "ffn_up" if family.starts_with("lfm2") => "feed_forward.w3",
+        "ffn_down" if family.starts_with("lfm2") => "feed_forward.w2",
         "attn_q" => "self_attn.q_proj",
         "attn_k" => "self_attn.k_proj",
         "attn_v" => "self_attn.v_proj",
@@ -401,6 +408,9 @@ fn written_adapters_compute_like_the_trained_parameters() {
         ("lfm2", Format::Gguf, Some(Format::Safetensors)),
         ("qwen35", Format::Safetensors, None),
         ("qwen35", Format::Gguf, Some(Format::Safetensors)),
+        ("qwen3next", Format::Safetensors, Some(Format::Gguf)),
+        ("granitehybrid", Format::Safetensors, Some(Format::Gguf)),
+        ("granitehybrid-experts", Format::Gguf, Some(Format::Safetensors)),
     ] {
         let decoder = format.load(name, &candle());
         let parameters = random_parameters(&decoder, 4.5);

@@ -7,10 +7,11 @@ use outpost_engine::{GenerationRequest, Settings};
 use crate::harness::{ChoiceOutput, Rig, greedy, memory, outputs, pieces, request, rig};
 use crate::tiny_model::{self, TinyModel};
 
-/// Recurrent layers and attention in turns: short convolutions, and delta networks.
+/// Recurrent layers and attention in turns: short convolutions, delta networks, and state spaces.
 const SHORT_CONV: TinyModel = TinyModel { architecture: "lfm2", context: 2048, blocks: 4, ..tiny_model::DEFAULT };
 const DELTA_NET: TinyModel = TinyModel { architecture: "qwen35", ..SHORT_CONV };
-const MODELS: [TinyModel; 2] = [SHORT_CONV, DELTA_NET];
+const STATE_SPACE: TinyModel = TinyModel { architecture: "granitehybrid", ..SHORT_CONV };
+const MODELS: [TinyModel; 3] = [SHORT_CONV, DELTA_NET, STATE_SPACE];
 
 /// A prompt without repetitions.
 fn prompt(first: u32, count: u32) -> Vec<u32> {
@@ -72,8 +73,12 @@ async fn preempted_requests_compute_their_states_again() {
         let expected = alone(&free, &requests).await;
         let resident = memory(&free.engine, "weights") + memory(&free.engine, "scratch");
         // Two layers have keys and values: 4,096 bytes a block, and 14 blocks at the end. The state of the two others takes a
-        // block or, in delta networks, five.
-        let blocks = if model.architecture == "qwen35" { 50 } else { 30 };
+        // block, in state spaces two, and in delta networks five.
+        let blocks = match model.architecture {
+            "qwen35" => 50,
+            "granitehybrid" => 36,
+            _ => 30,
+        };
         let tight = rig(model, |settings: &mut Settings| settings.memory_bytes = resident + blocks * 4_096);
         assert_eq!(together(&tight, &requests).await, expected, "{}", model.architecture);
         let metrics = tight.engine.metrics();

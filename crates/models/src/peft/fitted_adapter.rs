@@ -109,12 +109,13 @@ impl<'a> FittedModule<'a> {
         interleaved_heads: &dyn Fn(&LoadedMatrix) -> Option<usize>,
     ) -> Result<Self> {
         let AdaptedModule { layer, module: target, down, up, .. } = module;
-        let with_stem = |stem: &str| -> Vec<&'a LoadedMatrix> {
+        let with_one_stem = |stem: &str| -> Vec<&'a LoadedMatrix> {
             let stem = format!("blk.{layer}.{stem}");
             let mut found: Vec<_> = projections.iter().filter(|matrix| matrix.stem == stem).collect();
             found.sort_by_key(|matrix| matrix.rows.start);
             found
         };
+        let with_stem = |stems: &str| stems.split('+').flat_map(with_one_stem).collect::<Vec<_>>();
         let whole = || target.stems.iter().map(|stem| with_stem(stem)).find(|found| found.len() == target.projections);
         let parts = |stem: &str| Some(with_stem(stem)).filter(|parts| parts.len() > 1);
         let part = || target.part_of.and_then(|(stem, index)| parts(stem)?.get(index).copied());

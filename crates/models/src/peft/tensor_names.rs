@@ -10,7 +10,7 @@ pub struct Module {
     /// Its path in a layer of transformers' model.
     pub path: &'static str,
     /// The stems of its weight after `blk.N.`: the first one that the base has. GGUF files call Phi-3's fused gate and up
-    /// projection `ffn_up`.
+    /// projection `ffn_up`, and split those of Granite 4: `ffn_gate+ffn_up`.
     pub stems: &'static [&'static str],
     /// The projections that are fused in it.
     pub projections: usize,
@@ -86,7 +86,12 @@ pub const GRANITE_HYBRID_MODULES: &[Module] = &[
     module("layers", "self_attn.o_proj", &["attn_output"], 1),
     module("layers", "mamba.in_proj", &["ssm_in"], 3),
     module("layers", "mamba.out_proj", &["ssm_out"], 1),
-    module("layers", "shared_mlp.input_linear", &["ffn_gate_up", "ffn_gate_up_shexp"], 2),
+    module("layers", "shared_mlp.input_linear", &[
+        "ffn_gate_up",
+        "ffn_gate_up_shexp",
+        "ffn_gate+ffn_up",
+        "ffn_gate_shexp+ffn_up_shexp",
+    ], 2),
     module("layers", "shared_mlp.output_linear", &["ffn_down", "ffn_down_shexp"], 1),
 ];
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::error::GrammarError;
 use super::json_string;
