@@ -24,12 +24,22 @@ pub enum Activation {
     QuickGelu,
     /// `max(x, 0)`
     Relu,
+    /// `max(x, 0)²` (So et al. 2021, <https://arxiv.org/abs/2109.08668>)
+    SquaredRelu,
     /// `1 / (1 + e^−x)`
     Sigmoid,
 }
 
 impl Activation {
-    pub const ALL: [Self; 6] = [Self::Silu, Self::Gelu, Self::GeluTanh, Self::QuickGelu, Self::Relu, Self::Sigmoid];
+    pub const ALL: [Self; 7] = [
+        Self::Silu,
+        Self::Gelu,
+        Self::GeluTanh,
+        Self::QuickGelu,
+        Self::Relu,
+        Self::SquaredRelu,
+        Self::Sigmoid,
+    ];
 
     /// Applies the function to each lane.
     ///
@@ -50,6 +60,7 @@ impl Activation {
                     S::fma(half, S::tanh(inner), half)
                 }
                 Self::Relu => S::max(S::splat(0.0), x),
+                Self::SquaredRelu => S::mul(S::max(S::splat(0.0), x), S::max(S::splat(0.0), x)),
                 Self::Sigmoid => silu::<S>(S::splat(1.0), x),
             }
         }
@@ -85,6 +96,7 @@ impl Activation {
                     S::mul(half, S::fma(x, slope, S::add(one, tanh)))
                 }
                 Self::Relu => is_positive,
+                Self::SquaredRelu => S::max(zero, S::add(x, x)),
                 Self::Sigmoid => {
                     let sigmoid = silu::<S>(one, x);
                     S::mul(sigmoid, S::sub(one, sigmoid))

@@ -52,8 +52,8 @@ pub struct Decoder<B: Recurrent> {
     output_norm: Norm<B>,
     output: Linear<B>,
     ropes: Vec<Rope>,
-    /// Where each layer keeps its part of a sequence.
-    places: Vec<StatePlace>,
+    /// Where each layer keeps its part of a sequence; `None`: it has no mixer.
+    places: Vec<Option<StatePlace>>,
     /// The projections of the layers, which adapters may target.
     projections: Vec<LoadedMatrix>,
     backend: B,
@@ -283,18 +283,19 @@ impl<B: Recurrent> CausalLm for Decoder<B> {
         for (index, (layer, place)) in self.layers.iter().zip(&self.places).enumerate() {
             let Some(before) = stream else { break };
             let state = match *place {
-                StatePlace::Attention { group, layer } => {
+                None => None,
+                Some(StatePlace::Attention { group, layer }) => {
                     let batch = batches.get(group).and_then(Option::as_ref);
                     let arena = arenas.get_mut(group).zip(batch);
                     arena.map(|(arena, batch)| LayerState::Attention(KvLayer { arena: &mut **arena, batch, layer }))
                 }
-                StatePlace::Recurrent { part } => recurrent
+                Some(StatePlace::Recurrent { part }) => recurrent
                     .as_deref_mut()
                     .map(|arena| LayerState::Recurrent(StatePart { arena, part, sequences: &states })),
             };
-            let Some(state) = state else {
+            if place.is_some() && state.is_none() {
                 return Err(ModelError::Compute(format!("there is no arena for layer {index}")));
-            };
+            }
             let output_tokens = (index + 1 == self.layers.len()).then_some(logit_tokens.as_slice());
             stream = layer.forward(ctx, before, &angles, output_tokens, state)?;
         }
@@ -306,7 +307,7 @@ impl<B: Recurrent> CausalLm for Decoder<B> {
     }
 }
 
-fn state_places(config: &DecoderConfig, by_window: bool) -> Vec<StatePlace> {
+fn state_places(config: &DecoderConfig, by_window: bool) -> Vec<Option<StatePlace>> {
     let groups = config.layer_groups(by_window);
     let of_attention = groups.iter().enumerate().flat_map(|(group, (_, layers))| {
         layers.iter().enumerate().map(move |(index, layer)| (*layer, StatePlace::Attention { group, layer: index }))
@@ -316,9 +317,13 @@ fn state_places(config: &DecoderConfig, by_window: bool) -> Vec<StatePlace> {
         part += parts.len();
         (layer, StatePlace::Recurrent { part: part - parts.len() })
     });
-    let mut places: Vec<(usize, StatePlace)> = of_attention.chain(recurrent).collect();
-    places.sort_by_key(|(layer, _)| *layer);
-    places.into_iter().map(|(_, place)| place).collect()
+    let mut places = vec![None; config.layers.len()];
+    for (layer, place) in of_attention.chain(recurrent) {
+        if let Some(of_layer) = places.get_mut(layer) {
+            *of_layer = Some(place);
+        }
+    }
+    places
 }
 
 /// The recurrent states of the rows.

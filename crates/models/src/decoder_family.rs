@@ -4,7 +4,7 @@
 //! converter and graphs of llama.cpp.
 
 use super::nn::rope::RopeLayout;
-use super::peft::{GRANITE_HYBRID_MODULES, LFM2_MODULES, LLAMA_MODULES, Module, QWEN35_MODULES};
+use super::peft::{GRANITE_HYBRID_MODULES, LFM2_MODULES, LLAMA_MODULES, Module, NEMOTRON_MODULES, QWEN35_MODULES};
 
 pub use crate::backend::Activation;
 use crate::backend::RouterWeights;
@@ -91,6 +91,26 @@ const GRANITE_HYBRID_NAMES: &[(&str, &str)] = &[
     ("ffn_down_shexp", "shared_mlp.output_linear"),
 ];
 
+/// The names of Nemotron-H's tensors.
+const NEMOTRON_NAMES: &[(&str, &str)] = &[
+    ("token_embd", "embeddings"),
+    ("output_norm", "norm_f"),
+    ("attn_norm", "norm"),
+    ("attn_q", "mixer.q_proj"),
+    ("attn_k", "mixer.k_proj"),
+    ("attn_v", "mixer.v_proj"),
+    ("attn_output", "mixer.o_proj"),
+    ("ssm_in", "mixer.in_proj"),
+    ("ssm_conv1d", "mixer.conv1d"),
+    ("ssm_norm", "mixer.norm"),
+    ("ssm_out", "mixer.out_proj"),
+    ("ffn_up", "mixer.up_proj"),
+    ("ffn_down", "mixer.down_proj"),
+    ("ffn_gate_inp", "mixer.gate"),
+    ("ffn_up_shexp", "mixer.shared_experts.up_proj"),
+    ("ffn_down_shexp", "mixer.shared_experts.down_proj"),
+];
+
 /// The names of Qwen3-Next's tensors in a layer with a delta network.
 const QWEN3_NEXT_NAMES: &[(&str, &str)] = &[
     ("ssm_in", "linear_attn.in_proj_qkvz"),
@@ -144,6 +164,10 @@ pub struct DecoderFamily {
     pub output_gate: bool,
     /// Hugging Face stores the weights of most norms minus one.
     pub zero_centred_norms: bool,
+    /// A layer has either a mixer or a feed-forward network.
+    pub single_sublayers: bool,
+    /// Feed-forward networks have gates.
+    pub gated: bool,
     /// Tensors whose names in Hugging Face's files are not Llama's. The stems are those of GGUF.
     pub tensor_names: &'static [(&'static str, &'static str)],
     /// The modules that adapters may target.
@@ -191,6 +215,8 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     recurrent: None,
     output_gate: false,
     zero_centred_norms: false,
+    single_sublayers: false,
+    gated: true,
     tensor_names: &[],
     adapter_modules: LLAMA_MODULES,
     experts: None,
@@ -223,6 +249,25 @@ const QWEN35: DecoderFamily = DecoderFamily {
     zero_centred_norms: true,
     tensor_names: QWEN35_NAMES,
     adapter_modules: QWEN35_MODULES,
+    ..LLAMA
+};
+
+const NEMOTRON_H: DecoderFamily = DecoderFamily {
+    name: "nemotron_h",
+    model_types: &["nemotron_h"],
+    activation: Activation::SquaredRelu,
+    head_width: Some(128),
+    recurrent: Some(RecurrentMixer::Mamba2),
+    single_sublayers: true,
+    gated: false,
+    tensor_names: NEMOTRON_NAMES,
+    adapter_modules: NEMOTRON_MODULES,
+    experts: Some(ExpertRules {
+        weights: RouterWeights::Sigmoid,
+        selection_bias: true,
+        shared: Some(SharedExpert::Plain),
+        ..MIXTRAL_EXPERTS
+    }),
     ..LLAMA
 };
 
@@ -350,6 +395,8 @@ pub const FAMILIES: &[DecoderFamily] = &[
         experts: Some(ExpertRules { shared: Some(SharedExpert::Plain), ..MIXTRAL_EXPERTS }),
         ..LLAMA
     },
+    NEMOTRON_H,
+    DecoderFamily { name: "nemotron_h_moe", model_types: &[], ..NEMOTRON_H },
 ];
 
 impl DecoderFamily {

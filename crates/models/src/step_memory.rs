@@ -57,16 +57,17 @@ fn floats_per_token(config: &DecoderConfig) -> usize {
     };
     let of_layer = |LayerConfig { mixer, feed_forward, .. }: &LayerConfig| {
         let queries = match mixer {
-            MixerConfig::Attention(attention) if attention.output_gate => 2 * attention.query_width(),
-            MixerConfig::Attention(attention) => attention.query_width(),
-            MixerConfig::ShortConv(_) => config.width,
-            MixerConfig::DeltaNet(net) => net.shape.inputs_len(),
-            MixerConfig::Mamba2(mamba) => mamba.shape.inputs_len(),
+            Some(MixerConfig::Attention(attention)) if attention.output_gate => 2 * attention.query_width(),
+            Some(MixerConfig::Attention(attention)) => attention.query_width(),
+            Some(MixerConfig::ShortConv(_)) | None => config.width,
+            Some(MixerConfig::DeltaNet(net)) => net.shape.inputs_len(),
+            Some(MixerConfig::Mamba2(mamba)) => mamba.shape.inputs_len(),
         };
         match feed_forward {
-            FeedForwardConfig::Dense(dense) => tensors(queries, dense.inner, 5),
+            None => tensors(queries, 0, 5),
+            Some(FeedForwardConfig::Dense(dense)) => tensors(queries, dense.inner, 5),
             // Also the scores of the router, selected experts, and the gathered inputs and outputs of an expert.
-            FeedForwardConfig::Sparse(experts) => {
+            Some(FeedForwardConfig::Sparse(experts)) => {
                 let inner = experts.inner.max(experts.shared.map_or(0, |shared| shared.inner));
                 tensors(queries, inner, 7) + experts.count + 8 * experts.routing.experts_per_token
             }
@@ -125,9 +126,17 @@ mod tests {
     fn experts_are_counted_by_their_own_width() {
         let sparse = |inner| {
             let (activation, routing) = (Activation::Silu, Routing::softmax(2));
-            let experts = MoeConfig { count: 4, inner, activation, routing, selection_bias: false, shared: None };
+            let experts = MoeConfig {
+                count: 4,
+                inner,
+                activation,
+                gated: true,
+                routing,
+                selection_bias: false,
+                shared: None,
+            };
             let mut config = DecoderConfig::for_tests();
-            config.layers.iter_mut().for_each(|layer| layer.feed_forward = FeedForwardConfig::Sparse(experts));
+            config.layers.iter_mut().for_each(|layer| layer.feed_forward = Some(FeedForwardConfig::Sparse(experts)));
             scratch_bytes(&config, &STEP)
         };
         assert!(sparse(256) - sparse(128) >= 4 * 40 * 2 * 128, "all tokens may select the same expert");

@@ -62,24 +62,26 @@ fn adapter_bytes(config: &DecoderConfig, rank: usize) -> u64 {
     let width = config.width;
     let of_layer = |LayerConfig { mixer, feed_forward, .. }: &LayerConfig| {
         let mixer = match mixer {
-            MixerConfig::Attention(attention) => {
+            None => 0,
+            Some(MixerConfig::Attention(attention)) => {
                 let gate = if attention.output_gate { attention.query_width() } else { 0 };
                 gate + (width + attention.query_width()) * 2 + (width + attention.kv_width()) * 2
             }
             // One module for the three inputs, and one for the output.
-            MixerConfig::ShortConv(_) => 4 * width + 2 * width,
-            MixerConfig::DeltaNet(net) => {
+            Some(MixerConfig::ShortConv(_)) => 4 * width + 2 * width,
+            Some(MixerConfig::DeltaNet(net)) => {
                 let outputs = net.shape.inputs_len() + net.shape.values_len() + 2 * net.shape.value_heads;
                 5 * width + outputs + net.shape.values_len()
             }
-            MixerConfig::Mamba2(mamba) => {
+            Some(MixerConfig::Mamba2(mamba)) => {
                 2 * width + mamba.input_sizes().iter().sum::<usize>() + mamba.shape.values_len()
             }
         };
         let inner = match feed_forward {
-            FeedForwardConfig::Dense(dense) => dense.inner,
+            None => 0,
+            Some(FeedForwardConfig::Dense(dense)) => dense.inner,
             // Of experts, only one that computes every token has adapters.
-            FeedForwardConfig::Sparse(experts) => experts.shared.map_or(0, |shared| shared.inner),
+            Some(FeedForwardConfig::Sparse(experts)) => experts.shared.map_or(0, |shared| shared.inner),
         };
         mixer + (width + inner) * 3
     };

@@ -178,7 +178,7 @@ fn speed_of_adapters() {
     let model = load(&path);
     let config = model.config();
     let attention = config.attention().map(|layer| [layer.query_width(), layer.kv_width()]).next().unwrap();
-    let FeedForwardConfig::Dense(DenseConfig { inner, .. }) = config.layers[0].feed_forward else {
+    let Some(FeedForwardConfig::Dense(DenseConfig { inner, .. })) = config.layers[0].feed_forward else {
         panic!("the model has experts")
     };
     let sizes = Sizes { layers: config.layers.len(), width: config.width, attention, inner };

@@ -102,7 +102,7 @@ impl<B: Recurrent> Decoder<B> {
         let output_tokens: Option<Vec<usize>> = is_last.then(|| ends.collect());
         let rows = ResidualStream { x: ctx.rows(&stream.x, chunk.clone())?, y: ctx.rows(&stream.y, chunk.clone())? };
         let state = LayerState::Attention(KvLayer { arena, batch, layer: 0 });
-        let rows = current.forward(ctx, rows, angles, output_tokens.as_deref(), state)?;
+        let rows = current.forward(ctx, rows, angles, output_tokens.as_deref(), Some(state))?;
         if let Some(rows) = rows {
             for (whole, rows) in [(&mut stream.x, &rows.x), (&mut stream.y, &rows.y)] {
                 match &output_tokens {

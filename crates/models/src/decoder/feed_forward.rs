@@ -32,18 +32,19 @@ impl<B: Backend> FeedForward<B> {
 
 /// Loads the network of a dense layer.
 fn load_dense<B: Backend>(loader: &Loader<'_, B>, width: usize, layer: usize, plan: &DenseConfig) -> Result<Mlp<B>> {
-    let DenseConfig { inner, activation } = *plan;
-    load_gated(loader, layer, "", [width, inner], activation)
+    let DenseConfig { inner, activation, gated } = *plan;
+    load_network(loader, layer, "", [width, inner], activation, gated)
 }
 
 /// Loads a network whose stems end in `ending`. Its gate and up projections may be one tensor, gate first: Phi-3's GGUF files call it
 /// `ffn_up`.
-fn load_gated<B: Backend>(
+fn load_network<B: Backend>(
     loader: &Loader<'_, B>,
     layer: usize,
     ending: &str,
     [width, inner]: [usize; 2],
     activation: Activation,
+    gated: bool,
 ) -> Result<Mlp<B>> {
     let stem = |suffix: &str| format!("blk.{layer}.ffn_{suffix}{ending}");
     let (gate, up, fused) = (stem("gate"), stem("up"), stem("gate_up"));
@@ -59,10 +60,10 @@ fn load_gated<B: Backend>(
         None => [Candidate::whole(gate, inner), Candidate::whole(up, inner)],
     };
     let down = [Candidate::whole(stem("down"), width)];
-    load_mlp(loader, [&[gate], &[up], &down], [width, inner], activation)
+    load_mlp(loader, [if gated { &[gate] } else { &[] }, &[up], &down], [width, inner], activation)
 }
 
-/// Loads a network from the candidates for gate, up and down.
+/// Loads a network from the candidates for gate, up and down. It has no gate if there are no candidates for one.
 fn load_mlp<B: Backend>(
     loader: &Loader<'_, B>,
     [gate, up, down]: [&[Candidate]; 3],
@@ -70,7 +71,7 @@ fn load_mlp<B: Backend>(
     activation: Activation,
 ) -> Result<Mlp<B>> {
     Ok(Mlp {
-        gate: Some(loader.linear(gate, inner, width, false)?),
+        gate: (!gate.is_empty()).then(|| loader.linear(gate, inner, width, false)).transpose()?,
         up: loader.linear(up, inner, width, false)?,
         down: loader.linear(down, width, inner, false)?,
         activation,
@@ -83,15 +84,15 @@ fn load_mixture<B: Backend>(
     layer: usize,
     plan: &MoeConfig,
 ) -> Result<MixtureOfExperts<B>> {
-    let MoeConfig { count, activation, routing, selection_bias, shared: shared_plan, .. } = *plan;
+    let MoeConfig { count, activation, gated, routing, selection_bias, shared: shared_plan, .. } = *plan;
     let router = [Candidate::whole(format!("blk.{layer}.ffn_gate_inp"), count)];
     let router = loader.linear(&router, count, width, false)?;
     let bias = || loader.bias(&format!("blk.{layer}.exp_probs_b"), count);
     let experts = (0..count).map(|expert| load_expert(loader, width, layer, plan, expert));
     let gate = || loader.row(&format!("blk.{layer}.ffn_gate_inp_shexp"), width);
-    let shared = |SharedExpertConfig { inner, gated }| {
-        let mlp = load_gated(loader, layer, "_shexp", [width, inner], activation)?;
-        Ok::<_, ModelError>(SharedExpert { mlp, gate: gated.then(gate).transpose()? })
+    let shared = |SharedExpertConfig { inner, weighted }| {
+        let mlp = load_network(loader, layer, "_shexp", [width, inner], activation, gated)?;
+        Ok::<_, ModelError>(SharedExpert { mlp, gate: weighted.then(gate).transpose()? })
     };
     Ok(MixtureOfExperts {
         router,
@@ -110,7 +111,7 @@ fn load_expert<B: Backend>(
     plan: &MoeConfig,
     expert: usize,
 ) -> Result<Mlp<B>> {
-    let MoeConfig { count, inner, activation, .. } = *plan;
+    let MoeConfig { count, inner, activation, gated, .. } = *plan;
     let candidates = |suffix: &str, rows: usize| {
         let stacked =
             Candidate { stem: format!("blk.{layer}.ffn_{suffix}_exps"), first: expert * rows, total: count * rows };
@@ -124,5 +125,6 @@ fn load_expert<B: Backend>(
     let with_fused = |[stacked, own]: [Candidate; 2], offset: usize| [stacked, own, fused(offset)];
     let gate = with_fused(candidates("gate", inner), 0);
     let up = with_fused(candidates("up", inner), 1);
-    load_mlp(loader, [&gate, &up, &candidates("down", width)], [width, inner], activation)
+    let gate: &[Candidate] = if gated { &gate } else { &[] };
+    load_mlp(loader, [gate, &up, &candidates("down", width)], [width, inner], activation)
 }

@@ -1,5 +1,5 @@
-//! One decoder layer: a mixer, which lets tokens see each other, and a feed-forward network for each token. Both read the
-//! normalized residual stream and add to it.
+//! One decoder layer: a mixer, which lets tokens see each other, and a feed-forward network for each token, or one of them. Both read
+//! the normalized residual stream and add to it.
 
 use super::attention::{Attention, KvLayer};
 use super::delta_net::DeltaNet;
@@ -22,14 +22,19 @@ pub(super) struct ResidualStream<B: Backend> {
 
 #[derive(Debug)]
 pub(super) struct DecoderLayer<B: Recurrent> {
-    attn_norm: Norm<B>,
-    pub mixer: Mixer<B>,
-    post_attention_norm: Option<Norm<B>>,
-    ffn_norm: Norm<B>,
-    feed_forward: FeedForward<B>,
-    post_ffw_norm: Option<Norm<B>>,
+    mixer: Option<Sublayer<B, Mixer<B>>>,
+    feed_forward: Option<Sublayer<B, FeedForward<B>>>,
     /// See [`DecoderConfig::residual_scale`].
     residual_scale: f32,
+}
+
+/// A part of a layer that reads the normalized residual stream and adds to it.
+#[derive(Debug)]
+struct Sublayer<B: Recurrent, T> {
+    norm: Norm<B>,
+    network: T,
+    /// The norm of its output.
+    post_norm: Option<Norm<B>>,
 }
 
 /// What lets the tokens of a sequence see each other.
@@ -93,14 +98,28 @@ impl<B: Recurrent> DecoderLayer<B> {
         let post_norm = |suffix: &str| plan.post_norms.then(|| norm(suffix)).transpose();
         // GGUF files of Qwen 3.5 use the name of transformers.
         let has_other_name = !plan.post_norms && loader.has(&format!("blk.{index}.post_attention_norm"));
-        let ffn_norm = if has_other_name { "post_attention_norm" } else { "ffn_norm" };
+        let ffn_norm = match &plan.mixer {
+            None => "attn_norm",
+            Some(_) if has_other_name => "post_attention_norm",
+            Some(_) => "ffn_norm",
+        };
+        let mixer = |plan| {
+            Ok::<_, ModelError>(Sublayer {
+                norm: norm("attn_norm")?,
+                network: Mixer::load(loader, config, index, plan)?,
+                post_norm: post_norm("post_attention_norm")?,
+            })
+        };
+        let feed_forward = |plan| {
+            Ok::<_, ModelError>(Sublayer {
+                norm: norm(ffn_norm)?,
+                network: FeedForward::load(loader, width, index, plan)?,
+                post_norm: post_norm("post_ffw_norm")?,
+            })
+        };
         Ok(Self {
-            attn_norm: norm("attn_norm")?,
-            mixer: Mixer::load(loader, config, index, &plan.mixer)?,
-            post_attention_norm: post_norm("post_attention_norm")?,
-            ffn_norm: norm(ffn_norm)?,
-            feed_forward: FeedForward::load(loader, width, index, &plan.feed_forward)?,
-            post_ffw_norm: post_norm("post_ffw_norm")?,
+            mixer: plan.mixer.as_ref().map(mixer).transpose()?,
+            feed_forward: plan.feed_forward.as_ref().map(feed_forward).transpose()?,
             residual_scale: config.residual_scale,
         })
     }
@@ -110,52 +129,63 @@ impl<B: Recurrent> DecoderLayer<B> {
     pub fn forward(
         &self,
         ctx: &Context<'_, B>,
-        ResidualStream { mut x, y }: ResidualStream<B>,
+        stream: ResidualStream<B>,
         angles: &[Angles<B>],
         output_tokens: Option<&[usize]>,
-        state: LayerState<'_, B>,
+        state: Option<LayerState<'_, B>>,
     ) -> Result<Option<ResidualStream<B>>> {
-        let normed = self.mixer_input(ctx, &mut x, &y)?;
-        drop(y);
-        let mut mixed = self.mixer.forward(ctx, normed, angles, state)?;
-        let y = match output_tokens {
+        self.forward_with(ctx, stream, output_tokens, |mixer, normed| {
+            let missing = || ModelError::Compute("a mixer has no state".to_owned());
+            mixer.forward(ctx, normed, angles, state.ok_or_else(missing)?)
+        })
+    }
+
+    /// Like [`Self::forward`]; `mix` mixes the normalized tokens.
+    pub fn forward_with(
+        &self,
+        ctx: &Context<'_, B>,
+        ResidualStream { mut x, mut y }: ResidualStream<B>,
+        output_tokens: Option<&[usize]>,
+        mix: impl FnOnce(&Mixer<B>, Tensor<B>) -> Result<Tensor<B>>,
+    ) -> Result<Option<ResidualStream<B>>> {
+        // What the mixer has computed, before its projection; without a mixer, the output of the layer before.
+        let mut mixed = match &self.mixer {
+            None => y,
+            Some(Sublayer { norm, network, .. }) => {
+                let normed = ctx.add_norm(norm, &mut x, &y)?;
+                drop(y);
+                mix(network, normed)?
+            }
+        };
+        let selected = match output_tokens {
             Some([]) => return Ok(None),
             Some(tokens) if tokens.len() < x.rows() => {
                 (x, mixed) = (ctx.gather_rows(&x, tokens)?, ctx.gather_rows(&mixed, tokens)?);
-                self.finish(&ctx.for_rows(tokens), &mut x, &mixed)?
+                Some(ctx.for_rows(tokens))
             }
-            _ => self.finish(ctx, &mut x, &mixed)?,
+            _ => None,
         };
+        let ctx = selected.as_ref().unwrap_or(ctx);
+        y = match &self.mixer {
+            None => mixed,
+            Some(sublayer) => self.finish(ctx, sublayer, sublayer.network.output(ctx, &mixed)?)?,
+        };
+        if let Some(sublayer) = &self.feed_forward {
+            let normed = ctx.add_norm(&sublayer.norm, &mut x, &y)?;
+            drop(y);
+            y = self.finish(ctx, sublayer, sublayer.network.forward(ctx, &normed)?)?;
+        }
         Ok(Some(ResidualStream { x, y }))
     }
 
-    /// Adds `y` to `x`, and normalizes the sum for the mixer.
-    pub fn mixer_input(&self, ctx: &Context<'_, B>, x: &mut Tensor<B>, y: &Tensor<B>) -> Result<Tensor<B>> {
-        ctx.add_norm(&self.attn_norm, x, y)
-    }
-
-    /// Computes the rest of the layer after the mixer. Adds the mixer's output to `x`, and returns the output of the
-    /// feed-forward network.
-    pub fn finish(&self, ctx: &Context<'_, B>, x: &mut Tensor<B>, mixed: &Tensor<B>) -> Result<Tensor<B>> {
-        let mut y = self.mixer.output(ctx, mixed)?;
-        if let Some(norm) = &self.post_attention_norm {
+    /// Normalizes and scales the output of a part of the layer.
+    fn finish<T>(&self, ctx: &Context<'_, B>, sublayer: &Sublayer<B, T>, mut y: Tensor<B>) -> Result<Tensor<B>> {
+        if let Some(norm) = &sublayer.post_norm {
             y = ctx.norm(norm, &y)?;
         }
-        self.scale(ctx, &mut y)?;
-        let normed = ctx.add_norm(&self.ffn_norm, x, &y)?;
-        drop(y);
-        let mut y = self.feed_forward.forward(ctx, &normed)?;
-        if let Some(norm) = &self.post_ffw_norm {
-            y = ctx.norm(norm, &y)?;
+        if self.residual_scale != 1. {
+            ctx.multiply(&mut y, self.residual_scale)?;
         }
-        self.scale(ctx, &mut y)?;
         Ok(y)
-    }
-
-    fn scale(&self, ctx: &Context<'_, B>, y: &mut Tensor<B>) -> Result<()> {
-        match self.residual_scale {
-            1. => Ok(()),
-            scale => ctx.multiply(y, scale),
-        }
     }
 }

@@ -17,7 +17,10 @@ pub(super) struct Mamba2<B: Recurrent> {
     inputs: [Linear<B>; 3],
     conv: CausalConv<B>,
     space: StateSpace<B>,
-    ssm_norm: Norm<B>,
+    /// The norm of the groups of the output.
+    norm: Norm<B>,
+    /// The weights of the norm minus one, after as many zeros, if groups have their own: `[1, 1, 1, 2 · values_len]`.
+    group_weights: Option<Tensor<B>>,
     ssm_out: Linear<B>,
 }
 
@@ -35,13 +38,24 @@ impl<B: Recurrent> Mamba2<B> {
         let inputs = [input(0, gate)?, input(gate, xbc)?, input(gate + xbc, steps)?];
         let decay = load_decay(loader, &stem("ssm_a"), shape.value_heads, logarithmic_decay)?;
         let (bias, skip) = (loader.bias(&stem("ssm_dt"), steps)?, loader.flat_vector(&stem("ssm_d"), steps)?);
-        let norm = loader.flat_vector(&stem("ssm_norm"), shape.values_len())?;
-        let [decay, bias, skip, norm] = [decay, bias, skip, norm].map(|values| loader.backend().vector(values));
+        let backend = loader.backend();
+        let weights = loader.flat_vector(&stem("ssm_norm"), shape.values_len())?;
+        let (weights, group_weights) = match shape.key_heads {
+            1 => (weights, None),
+            groups => {
+                let offsets = weights.iter().map(|weight| weight - 1.);
+                let vectors: Vec<f32> = vec![0.; weights.len()].into_iter().chain(offsets).collect();
+                let vectors = backend.tensor(&vectors, [1, 1, 1, vectors.len()])?;
+                (vec![1.; shape.values_len() / groups], Some(vectors))
+            }
+        };
+        let [decay, bias, skip, weight] = [decay, bias, skip, weights].map(|values| backend.vector(values));
         Ok(Self {
             inputs,
             conv: loader.causal_conv(&stem("ssm_conv1d"), shape.inputs_len(), kernel, conv_bias)?,
             space: StateSpace { shape, decay: decay?, bias: bias?, skip: skip? },
-            ssm_norm: Norm { kind: NormKind::Rms, weight: norm?, bias: None, epsilon },
+            norm: Norm { kind: NormKind::Rms, weight: weight?, bias: None, epsilon },
+            group_weights,
             ssm_out: loader.linear(&[Candidate::whole(stem("ssm_out"), width)], width, shape.values_len(), biases)?,
         })
     }
@@ -69,7 +83,11 @@ impl<B: Recurrent> Mamba2<B> {
 
     fn gated(&self, ctx: &Context<'_, B>, out: &Tensor<B>, mut gate: Tensor<B>) -> Result<Tensor<B>> {
         ctx.activate(Activation::Silu, &mut gate, Some(out))?;
-        ctx.norm(&self.ssm_norm, &gate)
+        let mut out = ctx.norm(&self.norm, &gate)?;
+        if let Some(weights) = &self.group_weights {
+            ctx.modulate(&mut out, weights, [0, 1])?;
+        }
+        Ok(out)
     }
 }
 

@@ -218,16 +218,15 @@ fn layer_graph(
     pass: &TrainingPass,
     input: &Array,
 ) -> Result<Array> {
-    let mut x = stream(input)?;
+    let x = stream(input)?;
     let y = ctx.zeros(x.shape())?;
-    let normed = layer.mixer_input(ctx, &mut x, &y)?;
-    let mixed = match &layer.mixer {
-        Mixer::Attention(attention) => attention.forward_texts(ctx, &normed, &pass.texts, &pass.angles)?,
-        Mixer::ShortConv(conv) => conv.forward_texts(ctx, &normed, &pass.texts)?,
-        Mixer::DeltaNet(net) => net.forward_texts(ctx, &normed, &pass.texts)?,
-        Mixer::Mamba2(mamba) => mamba.forward_texts(ctx, &normed, &pass.texts)?,
-    };
-    let y = layer.finish(ctx, &mut x, &mixed)?;
+    let output = layer.forward_with(ctx, ResidualStream { x, y }, None, |mixer, normed| match mixer {
+        Mixer::Attention(attention) => attention.forward_texts(ctx, &normed, &pass.texts, &pass.angles),
+        Mixer::ShortConv(conv) => conv.forward_texts(ctx, &normed, &pass.texts),
+        Mixer::DeltaNet(net) => net.forward_texts(ctx, &normed, &pass.texts),
+        Mixer::Mamba2(mamba) => mamba.forward_texts(ctx, &normed, &pass.texts),
+    })?;
+    let ResidualStream { mut x, y } = output.ok_or_else(missing_gradient)?;
     ctx.add(&mut x, &y)?;
     Ok(x.data)
 }

@@ -8,12 +8,13 @@ use super::{
     AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, Mamba2Config,
     MixerConfig, MoeConfig, SharedExpertConfig, ShortConvConfig,
 };
-use crate::backend::{RecurrenceShape, Routing};
+use crate::backend::{ExpertGroups, RecurrenceShape, Routing};
 use crate::config_json::ConfigJson;
 use crate::decoder_family::{self, Activation, DecoderFamily, ExpertRules, RecurrentMixer, SharedExpert, SlidingWindows};
 use crate::error::{ModelError, Result, reject_config};
 use crate::nn::rope::RopeLayout;
 use crate::safetensors::ModelFolder;
+use crate::weights::{Role, Weights as _};
 
 /// The hidden layer of Granite 4's network that computes every token.
 const GRANITE_INNER: &str = "shared_intermediate_size";
@@ -38,7 +39,10 @@ impl DecoderConfig {
         reject_unsupported(&config)?;
         let width = config.required("hidden_size", 1 << 16)?;
         let heads = config.required("num_attention_heads", 1 << 10)?;
-        let layer_count = config.required("num_hidden_layers", 1 << 10)?;
+        let layer_count = match sublayers(&config, family)? {
+            Some(sublayers) => sublayers.len(),
+            None => config.required("num_hidden_layers", 1 << 10)?,
+        };
         let head_width = head_width(&config, family, width, heads)?;
         let ropes = ropes(&config, family, head_width)?;
         let scale_width = config.float("query_pre_attn_scalar")?.filter(|_| family.gemma && family.post_norms);
@@ -66,7 +70,11 @@ impl DecoderConfig {
             width,
             vocabulary: vocabulary(folder)?,
             context: config.required("max_position_embeddings", 1 << 24)?,
-            epsilon: config.required_float(if is_lfm2(family) { "norm_eps" } else { "rms_norm_eps" })?,
+            epsilon: config.required_float(match family.recurrent {
+                Some(RecurrentMixer::ShortConv) => "norm_eps",
+                _ if family.single_sublayers => "layer_norm_epsilon",
+                _ => "rms_norm_eps",
+            })?,
             norm_weight_offset: if family.zero_centred_norms { 1. } else { 0. },
             layers: layers(&config, family, (layer_count, ropes.len()), attention)?,
             ropes,
@@ -115,7 +123,7 @@ fn tied_embeddings(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<bo
 }
 
 fn vocabulary(folder: &ModelFolder) -> Result<usize> {
-    let name = format!("{}embed_tokens.weight", folder.prefix());
+    let name = folder.name("token_embd", Role::Weight).unwrap_or_default();
     match folder.tensor(&name).map(|(table, _)| table.shape.as_slice()) {
         Some(&[rows, _]) if rows <= 1 << 22 => Ok(rows),
         Some(shape) => Err(ModelError::checkpoint(format!("tensor {name} has the impossible shape {shape:?}"))),
@@ -125,42 +133,116 @@ fn vocabulary(folder: &ModelFolder) -> Result<usize> {
 
 /// Gemma uses `hidden_activation`, and the tanh approximation of GELU by default.
 fn activation(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Activation> {
-    let key = if family.gemma { "hidden_activation" } else { "hidden_act" };
+    let key = match family.gemma {
+        true => "hidden_activation",
+        false if family.single_sublayers => "mlp_hidden_act",
+        false => "hidden_act",
+    };
     match config.text(key)? {
         None => Ok(family.activation),
         Some("silu" | "swish") => Ok(Activation::Silu),
+        Some("relu2") => Ok(Activation::SquaredRelu),
         Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
         Some(other) => reject_config(format!("the activation {other} is not supported")),
     }
 }
 
-/// Mixtral has `num_local_experts` and `intermediate_size`.
-fn experts(config: &ConfigJson<'_>, rules: &ExpertRules, activation: Activation) -> Result<MoeConfig> {
-    let count = match config.integer("num_local_experts", 1 << 12)? {
-        Some(count) => count,
-        None => config.required("num_experts", 1 << 12)?,
+/// Mixtral has `num_local_experts` and `intermediate_size`, Nemotron 3 `n_routed_experts`.
+fn experts(
+    config: &ConfigJson<'_>,
+    family: &DecoderFamily,
+    rules: &ExpertRules,
+    activation: Activation,
+) -> Result<MoeConfig> {
+    if config.get("moe_latent_size").is_some() {
+        return reject_config("experts with a moe_latent_size are not supported".to_owned());
+    }
+    let own = match config.integer("num_local_experts", 1 << 12)? {
+        None => config.integer("n_routed_experts", 1 << 12)?,
+        count => count,
     };
+    let count = own.map_or_else(|| config.required("num_experts", 1 << 12), Ok)?;
     let inner = match config.integer("moe_intermediate_size", 1 << 20)? {
         Some(inner) => inner,
         None => config.required("intermediate_size", 1 << 20)?,
     };
     let shared = |kind: SharedExpert| {
-        let (key, gated) = match kind {
+        let (key, weighted) = match kind {
             SharedExpert::Gated => ("shared_expert_intermediate_size", true),
+            SharedExpert::Plain if family.single_sublayers => ("moe_shared_expert_intermediate_size", false),
             SharedExpert::Plain => (GRANITE_INNER, false),
         };
-        Ok::<_, ModelError>(SharedExpertConfig { inner: config.required(key, 1 << 20)?, gated })
+        Ok::<_, ModelError>(SharedExpertConfig { inner: config.required(key, 1 << 20)?, weighted })
+    };
+    let groups = match config.integer("n_group", 1 << 12)? {
+        None | Some(1) => None,
+        Some(count) => Some(ExpertGroups { count, used: config.required("topk_group", 1 << 12)? }),
     };
     let routing = Routing {
         experts_per_token: config.required("num_experts_per_tok", 1 << 12)?,
         weights: rules.weights,
         normalise_weights: config.flag("norm_topk_prob")?.unwrap_or(rules.normalise_weights),
         scale: config.float("routed_scaling_factor")?.unwrap_or(1.),
-        groups: None,
+        groups,
     };
     let selection_bias = config.flag("use_expert_bias")?.unwrap_or(rules.selection_bias);
     let shared = rules.shared.map(shared).transpose()?;
-    Ok(MoeConfig { count, inner, activation, routing, selection_bias, shared })
+    Ok(MoeConfig { count, inner, activation, gated: family.gated, routing, selection_bias, shared })
+}
+
+/// What a layer of a family with [`DecoderFamily::single_sublayers`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sublayer {
+    Recurrent,
+    Attention,
+    Dense,
+    Sparse,
+}
+
+/// The layers of a family that has only one sublayer in each. Older files have a letter for each layer.
+fn sublayers(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Option<Vec<Sublayer>>> {
+    if !family.single_sublayers {
+        return Ok(None);
+    }
+    let names = match config.list("layers_block_type", |name| name.as_str().map(str::to_owned))? {
+        Some(names) => names,
+        None => match config.text("hybrid_override_pattern")? {
+            Some(letters) => letters.chars().map(String::from).collect(),
+            None => return reject_config("layers_block_type is missing".to_owned()),
+        },
+    };
+    let sublayer = |name: &String| match name.as_str() {
+        "linear_attention" | "mamba" | "M" => Ok(Sublayer::Recurrent),
+        "full_attention" | "attention" | "*" => Ok(Sublayer::Attention),
+        "mlp" | "-" => Ok(Sublayer::Dense),
+        "moe" | "E" => Ok(Sublayer::Sparse),
+        other => reject_config(format!("layers of type {other} are not supported")),
+    };
+    names.iter().map(sublayer).collect::<Result<_>>().map(Some)
+}
+
+/// The plans of layers that have only one sublayer.
+fn single_layers(
+    config: &ConfigJson<'_>,
+    family: &DecoderFamily,
+    sublayers: &[Sublayer],
+    attention: AttentionConfig,
+) -> Result<Vec<LayerConfig>> {
+    let activation = activation(config, family)?;
+    let mixer = |mixer| LayerConfig { mixer: Some(mixer), feed_forward: None, post_norms: false };
+    let feed_forward = |network| LayerConfig { mixer: None, feed_forward: Some(network), post_norms: false };
+    let layer = |sublayer: &Sublayer| {
+        Ok(match (sublayer, &family.experts) {
+            (Sublayer::Recurrent, _) => mixer(MixerConfig::Mamba2(nemotron_mamba2(config)?)),
+            // There is no position embedding.
+            (Sublayer::Attention, _) => mixer(MixerConfig::Attention(AttentionConfig { rope: None, ..attention })),
+            (Sublayer::Sparse, Some(rules)) => {
+                feed_forward(FeedForwardConfig::Sparse(experts(config, family, rules, activation)?))
+            }
+            (Sublayer::Dense | Sublayer::Sparse, _) => feed_forward(dense(config, family, activation)?),
+        })
+    };
+    sublayers.iter().map(layer).collect()
 }
 
 /// The feed-forward networks of the layers: experts, except in the first `num_dense_layers`, in `mlp_only_layers`, and between
@@ -176,7 +258,7 @@ fn feed_forward(
     let Some(rules) = family.experts.as_ref().filter(|_| !has_none) else {
         return Ok(vec![dense(config, family, activation)?; layer_count]);
     };
-    let sparse = FeedForwardConfig::Sparse(experts(config, rules, activation)?);
+    let sparse = FeedForwardConfig::Sparse(experts(config, family, rules, activation)?);
     let leading = config.get("num_dense_layers").and_then(Value::as_u64);
     let leading = leading.unwrap_or(rules.leading_dense_layers as u64);
     let dense_layers = config.list("mlp_only_layers", |item| item.as_u64())?.unwrap_or_default();
@@ -191,10 +273,10 @@ fn feed_forward(
 fn dense(config: &ConfigJson<'_>, family: &DecoderFamily, activation: Activation) -> Result<FeedForwardConfig> {
     let inner = match family.recurrent {
         Some(RecurrentMixer::ShortConv) if family.experts.is_none() => lfm2_inner(config)?,
-        Some(RecurrentMixer::Mamba2) => config.required(GRANITE_INNER, 1 << 20)?,
+        Some(RecurrentMixer::Mamba2) if !family.single_sublayers => config.required(GRANITE_INNER, 1 << 20)?,
         _ => config.required("intermediate_size", 1 << 20)?,
     };
-    Ok(FeedForwardConfig::Dense(DenseConfig { inner, activation }))
+    Ok(FeedForwardConfig::Dense(DenseConfig { inner, activation, gated: family.gated }))
 }
 
 /// The plan of each of `layer_count` layers; `attention` without its window and rotary embedding, which is one of `ropes`.
@@ -204,6 +286,9 @@ fn layers(
     (layer_count, ropes): (usize, usize),
     attention: AttentionConfig,
 ) -> Result<Vec<LayerConfig>> {
+    if let Some(sublayers) = sublayers(config, family)? {
+        return single_layers(config, family, &sublayers, attention);
+    }
     let feed_forward = feed_forward(config, family, layer_count)?;
     let rotates = rotates(config, family, layer_count)?;
     let windows = windows(config, family, &rotates)?;
@@ -212,8 +297,8 @@ fn layers(
         let rope = rotates.then_some(if window.is_some() { ropes - 1 } else { 0 });
         let attention = || MixerConfig::Attention(AttentionConfig { window, rope, ..attention });
         LayerConfig {
-            mixer: Option::unwrap_or_else(recurrent, attention),
-            feed_forward,
+            mixer: Some(Option::unwrap_or_else(recurrent, attention)),
+            feed_forward: Some(feed_forward),
             post_norms: family.post_norms,
         }
     };
@@ -298,11 +383,7 @@ fn mamba2(config: &ConfigJson<'_>) -> Result<Mamba2Config> {
     if !values.is_multiple_of(value_heads) {
         return reject_config(format!("mamba_n_heads is {value_heads}, which does not divide {values}"));
     }
-    // transformers writes an infinite limit as an object.
-    let limits = config.list("time_step_limit", |limit| Some(limit.as_f64()))?.unwrap_or_default();
-    if limits.iter().flatten().any(|limit| *limit != 0. && limit.is_finite()) {
-        return reject_config(format!("a time_step_limit of {limits:?} is not supported"));
-    }
+    check_step_limits(config)?;
     let shape = RecurrenceShape {
         key_heads: config.integer_or("mamba_n_groups", 1, 1 << 10)?,
         value_heads,
@@ -317,6 +398,43 @@ fn mamba2(config: &ConfigJson<'_>) -> Result<Mamba2Config> {
         biases: config.flag("mamba_proj_bias")?.unwrap_or(false),
         logarithmic_decay: true,
     })
+}
+
+/// The keys of Nemotron-H, which has newer names for some.
+fn nemotron_mamba2(config: &ConfigJson<'_>) -> Result<Mamba2Config> {
+    check_step_limits(config)?;
+    let either = |[new, old]: [&str; 2], default: usize, max: usize| match config.integer(new, max)? {
+        Some(number) => Ok::<_, ModelError>(number),
+        None => config.integer_or(old, default, max),
+    };
+    let shape = RecurrenceShape {
+        key_heads: either(["n_groups", "mamba_n_groups"], 8, 1 << 10)?,
+        value_heads: config.integer_or("mamba_num_heads", 128, 1 << 10)?,
+        key_width: config.integer_or("ssm_state_size", 128, 1 << 12)?,
+        value_width: config.integer_or("mamba_head_dim", 64, 1 << 12)?,
+        tiled: false,
+    };
+    let conv_bias = match config.flag("use_conv_bias")? {
+        None => config.flag("mamba_conv_bias")?,
+        flag => flag,
+    };
+    Ok(Mamba2Config {
+        shape,
+        kernel: either(["conv_kernel", "mamba_d_conv"], 4, 1 << 8)?,
+        conv_bias: conv_bias.unwrap_or(true),
+        biases: config.flag("mamba_proj_bias")?.unwrap_or(false),
+        logarithmic_decay: true,
+    })
+}
+
+/// Refuses steps of state spaces that are clamped.
+fn check_step_limits(config: &ConfigJson<'_>) -> Result<()> {
+    // transformers writes an infinite limit as an object.
+    let limits = config.list("time_step_limit", |limit| Some(limit.as_f64()))?.unwrap_or_default();
+    if limits.iter().flatten().any(|limit| *limit != 0. && limit.is_finite()) {
+        return reject_config(format!("a time_step_limit of {limits:?} is not supported"));
+    }
+    Ok(())
 }
 
 /// Which layers have a rotary embedding. In `no_rope_layers`, one means that a layer has it.

@@ -21,6 +21,7 @@ const UNSUPPORTED_KEYS: &[&str] = &[
     "embedding_scale",
     "interleave_moe_layer_step",
     "logit_scale",
+    "moe_latent_size",
     "nextn_predict_layers",
     "residual_scale",
     "rope.dimension_sections",
@@ -28,9 +29,6 @@ const UNSUPPORTED_KEYS: &[&str] = &[
     "rope.scaling.yarn_log_multiplier",
     "use_parallel_residual",
 ];
-
-/// Keys of features that do not change the results of Qwen 3.5 for texts.
-const HARMLESS_FOR_TEXT: &[&str] = &["nextn_predict_layers", "rope.dimension_sections"];
 
 /// Granite's factors.
 const MULTIPLIERS: &[&str] = &["embedding_scale", "logit_scale", "residual_scale"];
@@ -116,7 +114,9 @@ fn reject_unsupported(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -
     // Sections of the rotary embedding have the same positions in a text, and layers that only draft are not read.
     let has_delta_nets = matches!(family.recurrent, Some(RecurrentMixer::DeltaNet { .. }));
     let is_harmless = |key: &str| {
-        (has_delta_nets && HARMLESS_FOR_TEXT.contains(&key)) || (family.has_multipliers && MULTIPLIERS.contains(&key))
+        (has_delta_nets && key == "rope.dimension_sections")
+            || (family.recurrent.is_some() && key == "nextn_predict_layers")
+            || (family.has_multipliers && MULTIPLIERS.contains(&key))
     };
     for key in UNSUPPORTED_KEYS.iter().filter(|key| !is_harmless(key)) {
         let name = keys.key(key);
@@ -153,7 +153,8 @@ fn feed_forward(
 ) -> Result<Vec<FeedForwardConfig>, ModelError> {
     let dense = || {
         let inner = keys.required("feed_forward_length", 1 << 20)?;
-        Ok(FeedForwardConfig::Dense(DenseConfig { inner, activation: family.activation }))
+        let (activation, gated) = (family.activation, family.gated);
+        Ok(FeedForwardConfig::Dense(DenseConfig { inner, activation, gated }))
     };
     if keys.integer("expert_count").unwrap_or(0) == 0 {
         return Ok(vec![dense()?; layer_count]);
@@ -184,12 +185,13 @@ fn experts(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<Mo
     }
     let shared = |kind: SharedExpert| {
         let inner = keys.required(SHARED_LENGTH, 1 << 20)?;
-        Ok::<_, ModelError>(SharedExpertConfig { inner, gated: kind == SharedExpert::Gated })
+        Ok::<_, ModelError>(SharedExpertConfig { inner, weighted: kind == SharedExpert::Gated })
     };
     Ok(MoeConfig {
         count: keys.required("expert_count", 1 << 12)?,
         inner: keys.required(if keys.has(OWN_LENGTH) { OWN_LENGTH } else { "feed_forward_length" }, 1 << 20)?,
         activation: family.activation,
+        gated: family.gated,
         routing: Routing {
             experts_per_token: keys.required("expert_used_count", 1 << 12)?,
             weights,
@@ -205,8 +207,21 @@ fn experts(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<Mo
 /// The key-value heads of each layer. Layers without attention have none.
 fn kv_heads(keys: &ArchitectureMetadata<'_>, heads: usize, layer_count: usize) -> Result<Vec<usize>, ModelError> {
     const KEY: &str = "attention.head_count_kv";
-    let Some(Value::Array(array)) = keys.metadata.get(&keys.key(KEY)) else {
-        return Ok(vec![keys.optional(KEY, heads, 1 << 10)?; layer_count]);
+    match keys.has(KEY) {
+        true => numbers_of_layers(keys, KEY, 1 << 10, layer_count),
+        false => Ok(vec![heads; layer_count]),
+    }
+}
+
+/// A number of at most `max` for each layer, from a list or from one number for all.
+fn numbers_of_layers(
+    keys: &ArchitectureMetadata<'_>,
+    key: &str,
+    max: usize,
+    layer_count: usize,
+) -> Result<Vec<usize>, ModelError> {
+    let Some(Value::Array(array)) = keys.metadata.get(&keys.key(key)) else {
+        return Ok(vec![keys.required(key, max)?; layer_count]);
     };
     let number = |number: Value| match number {
         Value::Unsigned(number) => usize::try_from(number).ok(),
@@ -214,13 +229,13 @@ fn kv_heads(keys: &ArchitectureMetadata<'_>, heads: usize, layer_count: usize) -
         _ => None,
     };
     let numbers = array.numbers().and_then(|numbers| numbers.map(number).collect::<Option<Vec<usize>>>());
-    match numbers.filter(|numbers| numbers.iter().all(|heads| *heads <= 1 << 10)) {
+    match numbers.filter(|numbers| numbers.iter().all(|number| *number <= max)) {
         // Draft layers may follow.
         Some(mut numbers) if numbers.len() >= layer_count => {
             numbers.truncate(layer_count);
             Ok(numbers)
         }
-        _ => reject_config(format!("{} is not a number for each of {layer_count} layers", keys.key(KEY))),
+        _ => reject_config(format!("{} is not a number for each of {layer_count} layers", keys.key(key))),
     }
 }
 
@@ -294,6 +309,9 @@ fn layers(
     attention: AttentionConfig,
 ) -> Result<Vec<LayerConfig>, ModelError> {
     let layer_count = kv_heads.len();
+    if family.single_sublayers {
+        return single_layers(keys, family, kv_heads, attention);
+    }
     let feed_forward = feed_forward(keys, family, layer_count)?;
     let window = window(keys, family)?;
     let windowed = windowed_layers(keys, family, layer_count)?;
@@ -312,9 +330,37 @@ fn layers(
             Some(mixer) => mixer,
             None => MixerConfig::Attention(AttentionConfig { window, rope, kv_heads: *kv_heads, ..attention }),
         };
-        LayerConfig { mixer, feed_forward, post_norms: family.post_norms }
+        LayerConfig { mixer: Some(mixer), feed_forward: Some(feed_forward), post_norms: family.post_norms }
     };
     Ok(kv_heads.iter().enumerate().zip(feed_forward).map(layer).collect())
+}
+
+/// The plans of layers that have only one sublayer: a feed-forward network if the layer has a length of one, attention if it has
+/// key-value heads, and otherwise a recurrent mixer. There is no position embedding.
+fn single_layers(
+    keys: &ArchitectureMetadata<'_>,
+    family: &DecoderFamily,
+    kv_heads: &[usize],
+    attention: AttentionConfig,
+) -> Result<Vec<LayerConfig>, ModelError> {
+    let lengths = numbers_of_layers(keys, "feed_forward_length", 1 << 20, kv_heads.len())?;
+    let sparse = match keys.integer("expert_count").unwrap_or(0) {
+        0 => None,
+        _ => Some(FeedForwardConfig::Sparse(experts(keys, family)?)),
+    };
+    let recurrent = recurrent_mixer(keys, family)?;
+    let layer = |(inner, kv_heads): (&usize, &usize)| {
+        let (activation, gated) = (family.activation, family.gated);
+        let dense = FeedForwardConfig::Dense(DenseConfig { inner: *inner, activation, gated });
+        let own = AttentionConfig { rope: None, kv_heads: *kv_heads, ..attention };
+        let (mixer, feed_forward) = match (inner, kv_heads) {
+            (0, 0) => (recurrent, None),
+            (0, _) => (Some(MixerConfig::Attention(own)), None),
+            _ => (None, Some(sparse.unwrap_or(dense))),
+        };
+        LayerConfig { mixer, feed_forward, post_norms: false }
+    };
+    Ok(lengths.iter().zip(kv_heads).map(layer).collect())
 }
 
 /// Which layers have attention: by the file's list, by its period for delta networks, or those with key-value heads.

@@ -46,11 +46,11 @@ pub struct DecoderConfig {
     pub adapter_modules: &'static [Module],
 }
 
-/// The plan of a layer: a mixer, which lets tokens see each other, and a feed-forward network for each token.
+/// The plan of a layer: a mixer, which lets tokens see each other, and a feed-forward network for each token, or one of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerConfig {
-    pub mixer: MixerConfig,
-    pub feed_forward: FeedForwardConfig,
+    pub mixer: Option<MixerConfig>,
+    pub feed_forward: Option<FeedForwardConfig>,
     /// Whether the outputs of the mixer and of the feed-forward network are normalized before the residual sum, as their
     /// inputs are.
     pub post_norms: bool,
@@ -135,19 +135,22 @@ pub enum FeedForwardConfig {
     Sparse(MoeConfig),
 }
 
-/// A feed-forward network with a gate.
+/// A feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DenseConfig {
     pub inner: usize,
     pub activation: Activation,
+    pub gated: bool,
 }
 
-/// A mixture of experts, each of which is a feed-forward network with a gate.
+/// A mixture of experts, each of which is a feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MoeConfig {
     pub count: usize,
     pub inner: usize,
     pub activation: Activation,
+    /// Each expert has a gate.
+    pub gated: bool,
     pub routing: Routing,
     /// Each expert has a bias, which is added to its weight only when experts are selected.
     pub selection_bias: bool,
@@ -160,7 +163,7 @@ pub struct MoeConfig {
 pub struct SharedExpertConfig {
     pub inner: usize,
     /// Its output is multiplied by the sigmoid of a gate.
-    pub gated: bool,
+    pub weighted: bool,
 }
 
 /// The sizes of a decoder without experts.
@@ -209,8 +212,12 @@ impl DecoderConfig {
     pub fn dense(sizes: &DecoderSizes, context: usize) -> Self {
         let DecoderSizes { layers, width, inner, head_width, vocabulary, .. } = *sizes;
         let layer = LayerConfig {
-            mixer: MixerConfig::Attention(sizes.attention()),
-            feed_forward: FeedForwardConfig::Dense(DenseConfig { inner, activation: Activation::Silu }),
+            mixer: Some(MixerConfig::Attention(sizes.attention())),
+            feed_forward: Some(FeedForwardConfig::Dense(DenseConfig {
+                inner,
+                activation: Activation::Silu,
+                gated: true,
+            })),
             post_norms: false,
         };
         let rope = RopeSpec { base: 10_000., rotated: head_width, scaling: RopeScaling::None, stored_factors: false };
@@ -238,7 +245,7 @@ impl DecoderConfig {
 
     /// The recurrences of the layers that have them, in order.
     pub fn recurrences(&self) -> impl Iterator<Item = &RecurrenceShape> {
-        self.layers.iter().filter_map(|layer| match &layer.mixer {
+        self.layers.iter().filter_map(|layer| match layer.mixer.as_ref()? {
             MixerConfig::DeltaNet(DeltaNetConfig { shape, .. }) | MixerConfig::Mamba2(Mamba2Config { shape, .. }) => {
                 Some(shape)
             }
@@ -253,7 +260,7 @@ impl DecoderConfig {
 
     /// The recurrent layers, each with the lengths of the parts of its state.
     pub(super) fn recurrent_layers(&self) -> impl Iterator<Item = (usize, Vec<usize>)> {
-        let parts = |layer: &LayerConfig| match &layer.mixer {
+        let parts = |layer: &LayerConfig| match layer.mixer.as_ref()? {
             MixerConfig::Attention(_) => None,
             MixerConfig::ShortConv(conv) => Some(vec![(conv.kernel - 1) * self.width]),
             MixerConfig::DeltaNet(DeltaNetConfig { shape, kernel, .. })
@@ -273,7 +280,7 @@ impl DecoderConfig {
     /// Whether the checkpoint has the rows or columns of a projection in an order that adapters do not have: GGUF's converter
     /// reorders the heads of values of delta networks.
     pub(super) fn is_reordered(&self, matrix: &LoadedMatrix) -> bool {
-        let mixer = matrix.layer().and_then(|layer| self.layers.get(layer)).map(|layer| &layer.mixer);
+        let mixer = matrix.layer().and_then(|layer| self.layers.get(layer)).and_then(|layer| layer.mixer.as_ref());
         let is_of_mixer = !matrix.projection().starts_with("ffn_");
         let is_other_order = |shape: &RecurrenceShape| shape.tiled && shape.key_heads != shape.value_heads;
         matches!(mixer, Some(MixerConfig::DeltaNet(net)) if is_of_mixer && is_other_order(&net.shape))
@@ -347,37 +354,39 @@ impl DecoderConfig {
 impl LayerConfig {
     /// The attention, if it is the mixer.
     pub fn attention(&self) -> Option<&AttentionConfig> {
-        match &self.mixer {
+        match self.mixer.as_ref()? {
             MixerConfig::Attention(attention) => Some(attention),
             MixerConfig::ShortConv(_) | MixerConfig::DeltaNet(_) | MixerConfig::Mamba2(_) => None,
         }
     }
 
     fn check(&self, ropes: &[RopeSpec]) -> Result<(), ModelError> {
-        match &self.mixer {
-            MixerConfig::Attention(attention) => attention.check(ropes)?,
-            MixerConfig::ShortConv(ShortConvConfig { kernel, .. })
-            | MixerConfig::DeltaNet(DeltaNetConfig { kernel, .. })
-            | MixerConfig::Mamba2(Mamba2Config { kernel, .. })
-                if *kernel < 2 =>
-            {
-                return reject_config(format!("a kernel of {kernel} is not supported; it must be at least 2"));
-            }
-            MixerConfig::DeltaNet(DeltaNetConfig { shape, .. }) | MixerConfig::Mamba2(Mamba2Config { shape, .. })
-                if !shape.value_heads.is_multiple_of(shape.key_heads) =>
-            {
-                let RecurrenceShape { key_heads, value_heads, .. } = shape;
-                return reject_config(format!("{value_heads} heads of values cannot share {key_heads} heads of keys"));
-            }
-            // Groups would be normalised by themselves.
-            MixerConfig::Mamba2(Mamba2Config { shape, .. }) if shape.key_heads != 1 => {
-                return reject_config(format!("state spaces of {} groups are not supported", shape.key_heads));
-            }
-            MixerConfig::ShortConv(_) | MixerConfig::DeltaNet(_) | MixerConfig::Mamba2(_) => {}
+        if let Some(mixer) = &self.mixer {
+            mixer.check(ropes)?;
         }
         match &self.feed_forward {
-            FeedForwardConfig::Dense(_) => Ok(()),
-            FeedForwardConfig::Sparse(experts) => experts.check(),
+            Some(FeedForwardConfig::Sparse(experts)) => experts.check(),
+            Some(FeedForwardConfig::Dense(_)) | None => Ok(()),
+        }
+    }
+}
+
+impl MixerConfig {
+    fn check(&self, ropes: &[RopeSpec]) -> Result<(), ModelError> {
+        let (shape, kernel) = match self {
+            Self::Attention(attention) => return attention.check(ropes),
+            Self::ShortConv(conv) => (None, conv.kernel),
+            Self::DeltaNet(net) => (Some(net.shape), net.kernel),
+            Self::Mamba2(mamba) => (Some(mamba.shape), mamba.kernel),
+        };
+        if kernel < 2 {
+            return reject_config(format!("a kernel of {kernel} is not supported; it must be at least 2"));
+        }
+        match shape {
+            Some(RecurrenceShape { key_heads, value_heads, .. }) if !value_heads.is_multiple_of(key_heads) => {
+                reject_config(format!("{value_heads} heads of values cannot share {key_heads} heads of keys"))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -467,7 +476,7 @@ mod tests {
             let layers = windows.iter().map(|window| {
                 let attention = *layer.attention().unwrap();
                 let mixer = MixerConfig::Attention(super::AttentionConfig { window: *window, ..attention });
-                super::LayerConfig { mixer, ..layer.clone() }
+                super::LayerConfig { mixer: Some(mixer), ..layer.clone() }
             });
             config.layers = layers.collect();
             let bytes = config.kv_shape(1, KvType::F16).block_bytes();

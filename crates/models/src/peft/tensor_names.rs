@@ -95,9 +95,23 @@ pub const GRANITE_HYBRID_MODULES: &[Module] = &[
     module("layers", "shared_mlp.output_linear", &["ffn_down", "ffn_down_shexp"], 1),
 ];
 
+/// The modules of Nemotron-H.
+pub const NEMOTRON_MODULES: &[Module] = &[
+    module("layers", "mixer.q_proj", &["attn_q"], 1),
+    module("layers", "mixer.k_proj", &["attn_k"], 1),
+    module("layers", "mixer.v_proj", &["attn_v"], 1),
+    module("layers", "mixer.o_proj", &["attn_output"], 1),
+    module("layers", "mixer.in_proj", &["ssm_in"], 3),
+    module("layers", "mixer.out_proj", &["ssm_out"], 1),
+    module("layers", "mixer.up_proj", &["ffn_up"], 1),
+    module("layers", "mixer.down_proj", &["ffn_down"], 1),
+    module("layers", "mixer.shared_experts.up_proj", &["ffn_up_shexp"], 1),
+    module("layers", "mixer.shared_experts.down_proj", &["ffn_down_shexp"], 1),
+];
+
 /// The modules of all decoders. Some have several entries.
 fn decoder_modules() -> impl Iterator<Item = &'static Module> {
-    [LLAMA_MODULES, LFM2_MODULES, QWEN35_MODULES, GRANITE_HYBRID_MODULES].into_iter().flatten()
+    [LLAMA_MODULES, LFM2_MODULES, QWEN35_MODULES, GRANITE_HYBRID_MODULES, NEMOTRON_MODULES].into_iter().flatten()
 }
 
 /// The modules of encoders: BERT and RoBERTa, ModernBERT, and Nomic in its own code. In transformers, Nomic has the names of
@@ -149,7 +163,7 @@ const ROLES: &[(&str, Role)] = &[
 const PREFIX: &str = "base_model.model.";
 
 /// The attributes of a model that hold its network. A model without a head is the network itself.
-const NETWORKS: &[&str] = &["model.language_model.", "model.", "bert.", "roberta."];
+const NETWORKS: &[&str] = &["model.language_model.", "model.", "backbone.", "bert.", "roberta."];
 
 /// Tensors that are not supported, recognised by parts of their names, and what they belong to.
 const UNSUPPORTED: &[(&str, &str)] = &[
@@ -160,6 +174,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     (".experts.", "LoRA of experts"),
     (".mlp.gate.", "LoRA of a router"),
     (".feed_forward.gate.", "LoRA of a router"),
+    (".mixer.gate.", "LoRA of a router"),
     (".shared_expert_gate.", "LoRA of the gate of a shared expert"),
     (".in_proj_qkvz.", "LoRA of the fused projections of Qwen3-Next"),
     (".in_proj_ba.", "LoRA of the fused projections of Qwen3-Next"),

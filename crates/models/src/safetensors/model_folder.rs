@@ -74,8 +74,10 @@ impl ModelFolder {
 
     /// The prefix of a decoder's tensor names. It is empty if the folder has no output head.
     pub fn prefix(&self) -> &'static str {
-        const PREFIXES: [&str; 2] = ["", "model.language_model."];
-        let is_used = |prefix: &&str| self.tensors.contains_key(&format!("{prefix}embed_tokens.weight"));
+        const PREFIXES: [&str; 3] = ["", "model.language_model.", "backbone."];
+        let has = |name: String| self.tensors.contains_key(&name);
+        let is_used =
+            |prefix: &&str| has(format!("{prefix}embed_tokens.weight")) || has(format!("{prefix}embeddings.weight"));
         PREFIXES.into_iter().find(is_used).unwrap_or("model.")
     }
 

@@ -14,22 +14,24 @@ pub fn activation_bytes(config: &DecoderConfig, tokens: usize, longest: usize, k
     // with its scores, and the feed-forward network.
     let of_layer = |LayerConfig { mixer, feed_forward, .. }: &LayerConfig| {
         let inner = match feed_forward {
-            FeedForwardConfig::Dense(dense) => dense.inner,
-            FeedForwardConfig::Sparse(experts) => {
+            None => 0,
+            Some(FeedForwardConfig::Dense(dense)) => dense.inner,
+            Some(FeedForwardConfig::Sparse(experts)) => {
                 let shared = experts.shared.map_or(0, |shared| shared.inner);
                 experts.inner * experts.routing.experts_per_token + shared
             }
         };
         let mixer = match mixer {
-            MixerConfig::Attention(attention) => {
+            None => 0,
+            Some(MixerConfig::Attention(attention)) => {
                 let gates = if attention.output_gate { 2 } else { 1 };
                 let projections = gates * attention.query_width() + 2 * attention.kv_width();
                 6 * projections + 4 * attention.heads * longest.min(tokens)
             }
             // The projections, their products, and a product for each step of the kernel.
-            MixerConfig::ShortConv(conv) => 6 * 3 * width + (2 * conv.kernel + 4) * width,
-            MixerConfig::Mamba2(mamba) => recurrence_floats(&mamba.shape, mamba.kernel),
-            MixerConfig::DeltaNet(net) => recurrence_floats(&net.shape, net.kernel),
+            Some(MixerConfig::ShortConv(conv)) => 6 * 3 * width + (2 * conv.kernel + 4) * width,
+            Some(MixerConfig::Mamba2(mamba)) => recurrence_floats(&mamba.shape, mamba.kernel),
+            Some(MixerConfig::DeltaNet(net)) => recurrence_floats(&net.shape, net.kernel),
         };
         16 * width + mixer + 6 * inner
     };

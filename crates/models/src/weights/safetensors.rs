@@ -43,13 +43,21 @@ const FOUR_NORMS: &[(&str, &str)] = &[
 
 /// Tensors of one expert, and tensors that hold all experts, whose names do not end in `.weight`.
 const EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
-const STACKED_EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate_up_exps", "gate_up_proj"), ("ffn_down_exps", "down_proj")];
+const STACKED_EXPERT_NAMES: &[(&str, &str)] =
+    &[("ffn_gate_up_exps", "gate_up_proj"), ("ffn_up_exps", "up_proj"), ("ffn_down_exps", "down_proj")];
 /// Vectors whose names do not end in `.weight`, either.
 const DELTA_NET_VECTORS: &[(&str, &str)] = &[("ssm_a", "linear_attn.A_log"), ("ssm_dt", "linear_attn.dt_bias")];
 const MAMBA2_VECTORS: &[(&str, &str)] =
     &[("ssm_a", "mamba.A_log"), ("ssm_dt", "mamba.dt_bias"), ("ssm_d", "mamba.D")];
+const NEMOTRON_VECTORS: &[(&str, &str)] = &[
+    ("ssm_a", "mixer.A_log"),
+    ("ssm_dt", "mixer.dt_bias"),
+    ("ssm_d", "mixer.D"),
+    ("exp_probs_b", "mixer.gate.e_score_correction_bias"),
+];
 const LFM2_VECTORS: &[(&str, &str)] = &[("exp_probs_b", "feed_forward.expert_bias")];
-/// The beginnings of the names of Qwen 3.5's tensors that texts do not need: of the vision tower, and of layers that only draft.
+/// The beginnings of the names of tensors that texts do not need in models with recurrent layers: of the vision tower, and of layers that
+/// only draft.
 const IGNORED_PREFIXES: &[&str] = &["model.visual.", "mtp."];
 /// The names of an expert's tensors in LFM2, and before transformers 5 in Mixtral.
 const NUMBERED_EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "w1"), ("ffn_up", "w3"), ("ffn_down", "w2")];
@@ -63,6 +71,7 @@ impl ModelFolder {
         let layer = format!("{}layers.{layer}", self.prefix());
         let vectors = match family.recurrent {
             Some(RecurrentMixer::DeltaNet { .. }) => DELTA_NET_VECTORS,
+            Some(RecurrentMixer::Mamba2) if family.single_sublayers => NEMOTRON_VECTORS,
             Some(RecurrentMixer::Mamba2) => MAMBA2_VECTORS,
             Some(RecurrentMixer::ShortConv) => LFM2_VECTORS,
             None => &[],
@@ -80,6 +89,7 @@ impl ModelFolder {
         let (experts, names) = match family.recurrent {
             _ if is_mixtral => ("block_sparse_moe.experts", NUMBERED_EXPERT_NAMES),
             Some(RecurrentMixer::ShortConv) => ("feed_forward.experts", NUMBERED_EXPERT_NAMES),
+            Some(RecurrentMixer::Mamba2) => ("mixer.experts", EXPERT_NAMES),
             _ => ("mlp.experts", EXPERT_NAMES),
         };
         if let Some((suffix, expert)) = stem.split_once('.') {
@@ -134,9 +144,8 @@ impl Weights for ModelFolder {
 
     /// Leaves out the RoPE frequencies of old exports, which `config.json` describes.
     fn names(&self) -> Vec<String> {
-        let has_delta_nets = |family: &DecoderFamily| matches!(family.recurrent, Some(RecurrentMixer::DeltaNet { .. }));
-        let is_qwen = decoder_config::find_family(&self.config).is_ok_and(has_delta_nets);
-        let ignored = if is_qwen { IGNORED_PREFIXES } else { &[] };
+        let family = decoder_config::find_family(&self.config);
+        let ignored = if family.is_ok_and(|family| family.recurrent.is_some()) { IGNORED_PREFIXES } else { &[] };
         let is_needed = |name: &&str| {
             !name.ends_with(".rotary_emb.inv_freq") && ignored.iter().all(|prefix| !name.starts_with(prefix))
         };

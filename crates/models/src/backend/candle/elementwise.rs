@@ -53,6 +53,7 @@ pub fn activated(candle: &Candle, activation: Activation, x: &Array, factors: Op
         Activation::GeluTanh => x.gelu()?,
         Activation::QuickGelu => (x * 1.702)?.silu()?.affine(1. / 1.702, 0.)?,
         Activation::Relu => x.relu()?,
+        Activation::SquaredRelu => x.relu()?.sqr()?,
         Activation::Sigmoid => sigmoid(x)?,
     };
     Ok(factors.map_or(Ok(y.clone()), |factors| y.mul(factors))?)
