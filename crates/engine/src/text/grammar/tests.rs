@@ -449,7 +449,7 @@ fn parameters_between_tags_match_their_schemas() {
         assert_eq!(check(&two), (two.len(), true));
     }
     for (parameters, part) in [
-        (city.clone(), "</function>"),
+        (city.clone(), "/function>"),
         (city.clone() + &parameter("days", "[1.5]"), ".5"),
         (city.clone() + &parameter("unit", "K"), "K"),
         (parameter("town", "x"), "town"),
