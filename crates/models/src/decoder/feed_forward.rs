@@ -85,11 +85,11 @@ fn load_mixture<B: Backend>(
     plan: &MoeConfig,
 ) -> Result<MixtureOfExperts<B>> {
     let MoeConfig { count, activation, gated, routing, selection_bias, shared: shared_plan, .. } = *plan;
-    let router = [Candidate::whole(format!("blk.{layer}.ffn_gate_inp"), count)];
-    let router = loader.linear(&router, count, width, false)?;
+    // A rounded score may select another expert.
+    let router = loader.precise(&format!("blk.{layer}.ffn_gate_inp"), count, width)?;
     let bias = || loader.bias(&format!("blk.{layer}.exp_probs_b"), count);
     let experts = (0..count).map(|expert| load_expert(loader, width, layer, plan, expert));
-    let gate = || loader.row(&format!("blk.{layer}.ffn_gate_inp_shexp"), width);
+    let gate = || loader.precise(&format!("blk.{layer}.ffn_gate_inp_shexp"), 1, width);
     let shared = |SharedExpertConfig { inner, weighted }| {
         let mlp = load_network(loader, layer, "_shexp", [width, inner], activation, gated)?;
         Ok::<_, ModelError>(SharedExpert { mlp, gate: weighted.then(gate).transpose()? })

@@ -174,13 +174,16 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.finite_values(&name, 0, flat(&shape).0)
     }
 
-    /// Loads a projection to one output, whose weight may be a vector.
-    pub fn row(&self, stem: &str, columns: usize) -> Result<Linear<B>> {
+    /// Loads a projection with 32-bit weights, whatever their type in the checkpoint. The weight of a projection to one output may be a
+    /// vector. Adapters cannot target it.
+    pub fn precise(&self, stem: &str, rows: usize, columns: usize) -> Result<Linear<B>> {
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
-        self.check_shape(&name, &shape, shape == [columns] || shape == [1, columns], &[1, columns])?;
-        let values = self.finite_values(&name, 0, flat(&shape).0)?;
+        let fits = shape == [rows, columns] || (rows == 1 && shape == [columns]);
+        self.check_shape(&name, &shape, fits, &[rows, columns])?;
+        // Each element of a vector is a row of its own.
+        let values = self.check_finite(&name, self.read_rows(&name, 0, flat(&shape).0)?.floats()?)?;
         let bytes = values.into_iter().flat_map(f32::to_le_bytes).collect();
-        Linear::read(&self.backend, &Rows::from_bytes(DType::F32, 1, columns, bytes)?, None, false)
+        Linear::read(&self.backend, &Rows::from_bytes(DType::F32, rows, columns, bytes)?, None, false)
     }
 
     /// Loads a projection whose rows are parts of a tensor with `total` rows, in the order of `parts`. Adapters cannot target it.
@@ -219,7 +222,11 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.check_shape(&name, &shape, shape == expected || shape == [channels, kernel], &expected)?;
         let by_channel = self.check_finite(&name, self.read_rows(&name, 0, channels)?.floats()?)?;
         let weight = (0..kernel).flat_map(|step| by_channel.iter().skip(step).step_by(kernel)).copied().collect();
-        let bias = if biased { Some(self.backend.vector(self.bias(stem, channels)?)?) } else { None };
+        let bias = self.optional_vector(stem, Role::Bias, channels)?;
+        if biased && bias.is_none() {
+            return Err(self.missing_tensor(stem, Role::Bias));
+        }
+        let bias = bias.map(|bias| self.backend.vector(bias)).transpose()?;
         Ok(CausalConv { weight: self.backend.vector(weight)?, bias, kernel, channels })
     }
 
