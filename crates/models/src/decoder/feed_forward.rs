@@ -60,7 +60,8 @@ fn load_network<B: Backend>(
         None => [Candidate::whole(gate, inner), Candidate::whole(up, inner)],
     };
     let down = [Candidate::whole(stem("down"), width)];
-    load_mlp(loader, [if gated { &[gate] } else { &[] }, &[up], &down], [width, inner], activation)
+    let gate = if gated { vec![gate] } else { Vec::new() };
+    load_mlp(loader, [&gate, &[up], &down], [width, inner], activation)
 }
 
 /// Loads a network from the candidates for gate, up and down. It has no gate if there are no candidates for one.
