@@ -17,12 +17,23 @@ import smoke
 from chat import LlamaCpp, Outpost
 from smoke import ROOT
 
-# Layers, width, width of the feed-forward network; query heads, key-value heads, width of a head.
-SHAPES = {"qwen35": (24, 1024, 3584, 8, 2, 256), "lfm2": (16, 2048, 8192, 32, 8, 64)}
-SMALL = {"qwen35": (4, 256, 256, 2, 1, 256), "lfm2": (3, 256, 256, 4, 2, 64)}
+# Layers, width, width of the feed-forward network; query heads, key-value heads, width of a head: Qwen 3.5 0.8B, LFM2 1.2B, Granite 4
+# H 1B, and 8 of the 40 layers of Qwen 3.5 35B-A3B.
+SHAPES = {
+    "qwen35": (24, 1024, 3584, 8, 2, 256), "lfm2": (16, 2048, 8192, 32, 8, 64), "granitehybrid": (40, 1536, 4096, 12, 4, 128),
+    "qwen35moe": (8, 2048, 512, 16, 2, 256),
+}
+SMALL = {
+    "qwen35": (4, 256, 256, 2, 1, 256), "lfm2": (3, 256, 256, 4, 2, 64), "granitehybrid": (6, 256, 256, 4, 2, 64),
+    "qwen35moe": (4, 256, 256, 2, 1, 256),
+}
+# Experts, those of a token, and their width, which is that of the shared expert, too.
+EXPERTS = {"qwen35moe": smoke.few((256, 8, 512), (4, 2, 256))}
 # Of a delta network: key heads, value heads, width of a head.
-DELTA_NET = smoke.few((16, 16, 128), (2, 2, 128))
-LFM2_ATTENTION = (2, 5, 8, 10, 12, 14)
+DELTA_NETS = {"qwen35": smoke.few((16, 16, 128), (2, 2, 128)), "qwen35moe": smoke.few((16, 32, 128), (2, 4, 128))}
+# Of a state space: heads, width of a head, rows of a state.
+STATE_SPACE = smoke.few((48, 64, 128), (8, 64, 128))
+ATTENTION = {"lfm2": (2, 5, 8, 10, 12, 14), "granitehybrid": (5, 15, 25, 35)}
 
 
 class Writer:
@@ -44,11 +55,11 @@ class Writer:
                     self.file.add_key_value(name, value, kind)
         self.vocabulary = len(fields["tokenizer.ggml.tokens"].data)
 
-    def matrix(self, name, rows, columns, bits=4, gain=1.0):
+    def matrix(self, name, rows, columns, bits=4, gain=1.0, experts=1):
         """Random codes in blocks of 256. All blocks have the factors with which weights have about the spread `gain / √columns`: a
         code times its scale has a spread of 185 (Q4_K, with a mean that the offset removes) or 1370 (Q6_K). The factor of Q6_K is
         a normal f16."""
-        np, spread, blocks = self.np, gain / columns**0.5, rows * columns // 256
+        np, spread, blocks = self.np, gain / columns**0.5, experts * rows * columns // 256
         half = lambda number: np.frombuffer(np.float16(number).tobytes(), np.uint8)
         data = self.random.integers(0, 256, (blocks, 144 if bits == 4 else 210), dtype=np.uint8)
         if bits == 4:
@@ -56,7 +67,8 @@ class Writer:
         else:
             data[:, 208:] = half(max(spread / 1370, 6.2e-5))
         kind = self.gguf.GGMLQuantizationType.Q4_K if bits == 4 else self.gguf.GGMLQuantizationType.Q6_K
-        self.file.add_tensor(f"{name}.weight", data.reshape(rows, -1), raw_dtype=kind)
+        shape = (rows, -1) if experts == 1 else (experts, rows, data.size // experts // rows)
+        self.file.add_tensor(f"{name}.weight", data.reshape(shape), raw_dtype=kind)
 
     def floats(self, name, shape, centre=0.0, spread=1.0):
         values = centre + spread * self.random.standard_normal(shape)
@@ -76,8 +88,9 @@ def write_model(path, architecture, vocabulary, shape):
     writer = Writer(path, architecture, vocabulary)
     file = writer.file
     layers, width, inner, heads, kv_heads, head = shape
-    is_qwen = architecture == "qwen35"
-    has_attention = [layer % 4 == 3 if is_qwen else layer in LFM2_ATTENTION for layer in range(layers)]
+    is_qwen, is_granite = architecture.startswith("qwen35"), architecture == "granitehybrid"
+    has_attention = [layer % 4 == 3 if is_qwen else layer in ATTENTION[architecture] for layer in range(layers)]
+    experts = EXPERTS.get(architecture)
     file.add_context_length(16384)
     file.add_embedding_length(width)
     file.add_block_count(layers)
@@ -86,22 +99,27 @@ def write_model(path, architecture, vocabulary, shape):
     file.add_layer_norm_rms_eps(1e-6)
     file.add_vocab_size(writer.vocabulary)
     file.add_rope_freq_base(1e6)
-    keys, values, each = DELTA_NET
-    inputs = (2 * keys + values) * each
+    if experts:
+        file.add_expert_count(experts[0])
+        file.add_expert_used_count(experts[1])
+        file.add_expert_feed_forward_length(experts[2])
+        file.add_expert_shared_feed_forward_length(experts[2])
     if is_qwen:
+        keys, values, each = DELTA_NETS[architecture]
         file.add_head_count_kv(kv_heads)
         file.add_key_length(head)
         file.add_value_length(head)
         file.add_rope_dimension_count(64)
         file.add_rope_dimension_sections([11, 11, 10, 0])
-        file.add_ssm_conv_kernel(4)
-        file.add_ssm_state_size(each)
-        file.add_ssm_group_count(keys)
-        file.add_ssm_time_step_rank(values)
-        file.add_ssm_inner_size(values * each)
-        file.add_uint32("qwen35.full_attention_interval", 4)
+        write_recurrence(file, keys, values, each, values * each)
+        file.add_uint32(f"{architecture}.full_attention_interval", 4)
     else:
         file.add_head_count_kv([kv_heads if attention else 0 for attention in has_attention])
+    if is_granite:
+        values, each, state = STATE_SPACE
+        write_recurrence(file, 1, values, state, values * each)
+        file.add_rope_scaling_finetuned(False)
+    if architecture == "lfm2":
         file.add_shortconv_l_cache(3)
     writer.matrix("token_embd", writer.vocabulary, width, bits=6, gain=8.0)
     for layer, attention in enumerate(has_attention):
@@ -113,9 +131,11 @@ def write_model(path, architecture, vocabulary, shape):
             writer.matrix(stem + "attn_k", kv_heads * head, width)
             writer.matrix(stem + "attn_v", kv_heads * head, width, bits=6)
             writer.matrix(stem + "attn_output", width, heads * head)
-            writer.norm(stem + "attn_q_norm", head)
-            writer.norm(stem + "attn_k_norm", head)
+            if not is_granite:
+                writer.norm(stem + "attn_q_norm", head)
+                writer.norm(stem + "attn_k_norm", head)
         elif is_qwen:
+            inputs = (2 * keys + values) * each
             writer.matrix(stem + "attn_qkv", inputs, width)
             writer.matrix(stem + "attn_gate", values * each, width)
             writer.matrix(stem + "ssm_out", width, values * each)
@@ -125,15 +145,44 @@ def write_model(path, architecture, vocabulary, shape):
             writer.floats(stem + "ssm_a", values, -1.0, 0.2)
             writer.floats(stem + "ssm_dt.bias", values, spread=0.1)
             writer.norm(stem + "ssm_norm", each)
+        elif is_granite:
+            inner_width, inputs = values * each, values * each + 2 * state
+            writer.matrix(stem + "ssm_in", inner_width + inputs + values, width)
+            writer.matrix(stem + "ssm_out", width, inner_width)
+            writer.floats(stem + "ssm_conv1d.weight", (inputs, 4), spread=0.5)
+            writer.floats(stem + "ssm_conv1d.bias", inputs, spread=0.1)
+            writer.floats(stem + "ssm_a", (values, 1), -1.0, 0.2)
+            writer.floats(stem + "ssm_d", (values, 1), 1.0, 0.2)
+            writer.floats(stem + "ssm_dt.bias", values, -2.0, 0.1)
+            writer.floats(stem + "ssm_norm.weight", (1, inner_width), 1.0, 0.05)
         else:
             writer.matrix(stem + "shortconv.in_proj", 3 * width, width)
             writer.matrix(stem + "shortconv.out_proj", width, width)
             writer.floats(stem + "shortconv.conv.weight", (width, 3), spread=0.5)
-        writer.matrix(stem + "ffn_gate", inner, width)
-        writer.matrix(stem + "ffn_up", inner, width)
-        writer.matrix(stem + "ffn_down", width, inner, bits=6 if layer % 2 == 0 else 4)
-    writer.norm("output_norm" if is_qwen else "token_embd_norm", width)
+        down = 6 if layer % 2 == 0 else 4
+        if experts:
+            count, _, own = experts
+            writer.floats(stem + "ffn_gate_inp.weight", (count, width), spread=width**-0.5)
+            writer.floats(stem + "ffn_gate_inp_shexp.weight", width, spread=width**-0.5)
+            for ending, number in (("_exps", count), ("_shexp", 1)):
+                writer.matrix(f"{stem}ffn_gate{ending}", own, width, experts=number)
+                writer.matrix(f"{stem}ffn_up{ending}", own, width, experts=number)
+                writer.matrix(f"{stem}ffn_down{ending}", width, own, bits=down, experts=number)
+        else:
+            writer.matrix(stem + "ffn_gate", inner, width)
+            writer.matrix(stem + "ffn_up", inner, width)
+            writer.matrix(stem + "ffn_down", width, inner, bits=down)
+    writer.norm("token_embd_norm" if architecture == "lfm2" else "output_norm", width)
     writer.close()
+
+
+def write_recurrence(file, keys, values, state, inner):
+    """The sizes of a recurrence: heads of keys and of values, rows of a state, and elements of all values."""
+    file.add_ssm_conv_kernel(4)
+    file.add_ssm_state_size(state)
+    file.add_ssm_group_count(keys)
+    file.add_ssm_time_step_rank(values)
+    file.add_ssm_inner_size(inner)
 
 
 def prefill(length):
@@ -166,7 +215,7 @@ def measure(args):
     vocabulary = next((args.models / "smollm2-135m-instruct").glob("*.gguf"))
     shapes = smoke.few(SHAPES, SMALL)
     peers = [] if smoke.lacks("llama_cpp") else ["llama.cpp"]
-    for name, shape in shapes.items():
+    for name, shape in ((name, shape) for name, shape in shapes.items() if name in args.only):
         path = smoke.folder() / "random" / name / f"{name}.gguf"
         path.parent.mkdir(parents=True)
         write_model(path, name, vocabulary, shape)
@@ -189,6 +238,7 @@ def main():
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "models", help="the folder with the starter model")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--only", choices=SHAPES, nargs="*", default=list(SHAPES), help="the shapes to measure")
     smoke.run(parser, measure, "--models {models} --runs 1")
 
 
