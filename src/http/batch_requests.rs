@@ -8,7 +8,7 @@ use actix_web::body::MessageBody;
 use actix_web::web::Data;
 use futures_util::future::LocalBoxFuture;
 
-use super::api_format::ApiFormat;
+use super::api_format::OPENAI;
 use super::authentication::Caller;
 use super::response::Mount;
 use super::response_budget::Room;
@@ -57,7 +57,7 @@ impl RequestRunner for BatchRequests {
     }
 
     fn error_body(&self, error: &Error, request_id: RequestId) -> Result<String> {
-        text(error::render(error, request_id, ApiFormat::OpenAi))
+        text(error::render(error, request_id, &OPENAI))
     }
 }
 

@@ -19,7 +19,7 @@ use actix_web::web::Bytes;
 use actix_web::{Error as ActixError, HttpMessage, HttpRequest, web};
 
 use super::Api;
-use super::api_format::ApiFormat;
+use super::api_format::{self, ApiFormat};
 use super::error;
 use super::http1::ConnectionState;
 use crate::clock_rng::ClockRng;
@@ -30,8 +30,6 @@ use crate::service::keys::secret::redact;
 use crate::service::usage::{Amounts, Outcome, UsageRecorder};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The header in which Anthropic's clients expect the request ID.
-const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-client-request-id");
 
 /// Paths that monitoring systems request every few seconds.
@@ -64,10 +62,10 @@ pub async fn log_request(
             next.call(request).await?.map_into_boxed_body()
         }
     };
-    let format = ApiFormat::of(response.request());
+    let api_format = api_format::of(response.request());
     let mut response = match response.response().error() {
         Some(failure) => {
-            let rendered = render(failure, id, format);
+            let rendered = render(failure, id, api_format);
             let headers = response.headers().clone();
             let mut response = response.into_response(rendered);
             keep_headers(&mut response, headers);
@@ -76,8 +74,8 @@ pub async fn log_request(
         None => response,
     };
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
-        if format == ApiFormat::Anthropic {
-            response.headers_mut().insert(ANTHROPIC_REQUEST_ID, value.clone());
+        if let Some(name) = api_format.request_id_header {
+            response.headers_mut().insert(HeaderName::from_static(name), value.clone());
         }
         response.headers_mut().insert(REQUEST_ID, value);
     }
@@ -201,7 +199,7 @@ fn keep_headers(response: &mut ServiceResponse, headers: actix_web::http::header
     }
 }
 
-fn render(failure: &ActixError, id: RequestId, format: ApiFormat) -> actix_web::HttpResponse {
+fn render(failure: &ActixError, id: RequestId, api: &ApiFormat) -> actix_web::HttpResponse {
     let translated;
     let ours = match failure.as_error::<Error>() {
         Some(ours) => ours,
@@ -211,7 +209,7 @@ fn render(failure: &ActixError, id: RequestId, format: ApiFormat) -> actix_web::
         }
     };
     log_cause(ours, id);
-    error::render(ours, id, format)
+    error::render(ours, id, api)
 }
 
 fn log_cause(error: &Error, id: RequestId) {

@@ -27,7 +27,6 @@ use tokio_rustls::TlsAcceptor;
 use utoipa_actix_web::service_config::ServiceConfig;
 use utoipa_actix_web::{AppExt, scope};
 
-use super::api_format::{COHERE_PREFIX, OLLAMA_PREFIX};
 use super::authentication::authenticate;
 use super::connections::{Connections, IDLE_TIMEOUT};
 use super::cors::cors;
@@ -131,8 +130,8 @@ fn app(
         .service(scoped(Mount::Spec.prefix(), Mount::Spec, routes::mount))
         .service(scoped(Mount::OpenAi.prefix(), Mount::OpenAi, routes::mount))
         // The handlers of these two reply in their own format on any mount.
-        .service(scoped(OLLAMA_PREFIX, Mount::OpenAi, routes::ollama::mount))
-        .service(scoped(COHERE_PREFIX, Mount::OpenAi, routes::cohere::mount))
+        .service(scoped(routes::ollama::api_format::PREFIX, Mount::OpenAi, routes::ollama::mount))
+        .service(scoped(routes::cohere::api_format::PREFIX, Mount::OpenAi, routes::cohere::mount))
         .service(routes::health::alive)
         .service(routes::health::ready)
         .service(routes::health::health)

@@ -1,14 +1,14 @@
 //! Schemas that all routes share: the envelope of the mount around the handler's documented body, the page around a
-//! list, the error format, and optional bodies where no field is required. They are added here, so that new routes get
+//! list, the error formats, and optional bodies where no field is required. They are added here, so that new routes get
 //! them.
 
 use serde_json::{Map, Value, json};
 
-use crate::error::Code;
+use crate::http::api_format::{APIS, OPENAI};
 use crate::http::response::Mount;
 
-/// The tags of APIs whose bodies are the same on both mounts, without an envelope.
-const EXACT_TAGS: [&str; 2] = ["messages", "responses"];
+/// The tag whose bodies are the same on both mounts, without an envelope, as those of all APIs but OpenAI's are.
+const EXACT_TAG: &str = "responses";
 /// The tags some of whose bodies have no `id` or no `object` on OpenAI's mount.
 const BARE_TAGS: [&str; 6] = ["audio", "images", "tokenization", "conversation-items", "llama-cpp", "moderations"];
 
@@ -27,18 +27,11 @@ pub fn complete(document: &mut Value) {
             }
         }
     }
-    document["components"]["schemas"]["Error"] = error();
-    document["components"]["schemas"]["AnthropicError"] = anthropic_error();
-    document["components"]["schemas"]["OllamaError"] = ollama_error();
-    document["components"]["schemas"]["CohereError"] = cohere_error();
-    for (name, description) in [
-        ("Error", "An error; `error.code` identifies it."),
-        ("AnthropicError", "An error of Anthropic's API; `error.code` identifies it."),
-        ("OllamaError", "An error of Ollama's API."),
-        ("CohereError", "An error of Cohere's API; `code` identifies it."),
-    ] {
+    for api in APIS {
+        let name = api.error_name;
+        document["components"]["schemas"][name] = (api.error_schema)();
         document["components"]["responses"][name] = json!({
-            "description": description,
+            "description": api.error_description,
             "headers": { "x-request-id": { "schema": { "type": "string" } } },
             "content": { "application/json": { "schema": { "$ref": format!("#/components/schemas/{name}") } } },
         });
@@ -60,15 +53,11 @@ fn complete_operation(operation: &mut Value, mount: Option<Mount>) {
     let prefix = if mount == Some(Mount::OpenAi) { "openai_" } else { "" };
     let name = format!("{prefix}{}_{}", text(&operation["tags"][0]), text(&operation["operationId"]));
     operation["operationId"] = Value::String(name);
-    let error = match operation["tags"][0].as_str() {
-        Some("messages") => "AnthropicError",
-        Some("ollama") => "OllamaError",
-        Some("cohere") => "CohereError",
-        _ => "Error",
-    };
-    operation["responses"]["default"] = json!({ "$ref": format!("#/components/responses/{error}") });
-    let is_tagged = |tags: &[&str]| operation["tags"][0].as_str().is_some_and(|tag| tags.contains(&tag));
-    let (is_exact, is_bare) = (is_tagged(&EXACT_TAGS), is_tagged(&BARE_TAGS));
+    let tag = operation["tags"][0].as_str();
+    let api = APIS.into_iter().find(|api| api.tag == tag).unwrap_or(&OPENAI);
+    let is_exact = api.tag.is_some() || tag == Some(EXACT_TAG);
+    let is_bare = tag.is_some_and(|tag| BARE_TAGS.contains(&tag));
+    operation["responses"]["default"] = json!({ "$ref": format!("#/components/responses/{}", api.error_name) });
     for status in ["200", "202"] {
         let documented = operation.pointer_mut(&format!("/responses/{status}/content/application~1json/schema"));
         if let (Some(mount), Some(schema)) = (mount.filter(|_| !is_exact), documented) {
@@ -122,75 +111,6 @@ fn page(item: &Value) -> Value {
             "next_cursor": maybe,
             "first_id": maybe,
             "last_id": maybe,
-        },
-    })
-}
-
-fn ollama_error() -> Value {
-    json!({
-        "type": "object",
-        "required": ["error"],
-        "properties": { "error": { "type": "string", "description": "What is wrong, and what is accepted." } },
-    })
-}
-
-/// An error in the format of Cohere's API.
-fn cohere_error() -> Value {
-    let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
-    json!({
-        "type": "object",
-        "required": ["id", "message", "code", "param"],
-        "properties": {
-            "id": { "type": "string" },
-            "message": { "type": "string", "description": "What is wrong, and what is accepted." },
-            "code": { "type": "string", "enum": codes },
-            "param": { "type": ["string", "null"], "description": "The path of the field that the error is about." },
-        },
-    })
-}
-
-fn error() -> Value {
-    let mut kinds: Vec<_> = Code::ALL.iter().map(|code| code.kind()).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
-    let fields = json!({
-        "message": { "type": "string", "description": "What is wrong, and what is accepted." },
-        "type": { "type": "string", "enum": kinds },
-        "code": { "type": "string", "enum": codes },
-        "param": { "type": ["string", "null"], "description": "The path of the field that the error is about." },
-        "request_id": { "type": "string" },
-    });
-    json!({
-        "type": "object",
-        "required": ["error"],
-        "properties": { "error": {
-            "type": "object",
-            "required": ["message", "type", "code", "param", "request_id"],
-            "properties": fields,
-        } },
-    })
-}
-
-/// An error in the format of Anthropic's API.
-fn anthropic_error() -> Value {
-    let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
-    json!({
-        "type": "object",
-        "required": ["type", "error", "request_id"],
-        "properties": {
-            "type": { "const": "error" },
-            "error": {
-                "type": "object",
-                "required": ["type", "message", "code", "param"],
-                "properties": {
-                    "type": { "type": "string" },
-                    "message": { "type": "string" },
-                    "code": { "type": "string", "enum": codes },
-                    "param": { "type": ["string", "null"] },
-                },
-            },
-            "request_id": { "type": "string" },
         },
     })
 }

@@ -2,7 +2,7 @@
 //! `/openapi.json` and covered by the tests.
 
 mod agents;
-mod anthropic_messages;
+pub mod anthropic_messages;
 mod api_keys;
 mod audio;
 mod audit;

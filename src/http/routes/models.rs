@@ -8,9 +8,9 @@ use crate::calls::images::size_text;
 use crate::clock_rng::Timestamp;
 use crate::engine::{ModelInfo, ModelKind};
 use crate::error::{Code, Error, Result};
-use crate::http::api_format::ApiFormat;
 use crate::http::extractors::{ApiParams, lenient};
 use crate::http::response::{ApiResult, Deleted, Head, List};
+use crate::http::routes::anthropic_messages::api_format::is_for as is_for_anthropic;
 use crate::http::{Api, authentication::Caller, idempotent_body::Nothing};
 use crate::ids::ProjectId;
 
@@ -253,7 +253,7 @@ impl AnthropicModels {
 #[get("/models")]
 async fn list(caller: Caller, params: ApiParams<ListModels>, request: HttpRequest, api: web::Data<Api>) -> ApiResult {
     let models = api.models.list(&caller.access).await?;
-    if ApiFormat::of(&request) == ApiFormat::Anthropic {
+    if is_for_anthropic(&request) {
         return Ok(HttpResponse::Ok().json(AnthropicModels::new(&models)));
     }
     let include_limits = params.0.include_limits.unwrap_or(false);
@@ -275,7 +275,7 @@ async fn get(
     api: web::Data<Api>,
 ) -> ApiResult {
     let model = api.models.describe(&caller.access, &id).await?;
-    if ApiFormat::of(&request) == ApiFormat::Anthropic {
+    if is_for_anthropic(&request) {
         return Ok(HttpResponse::Ok().json(AnthropicModel::new(&model)));
     }
     let limits = params.0.include_limits.unwrap_or(false).then(|| limits(&model));

@@ -3,6 +3,7 @@
 use actix_web::HttpResponse;
 use serde::Serialize;
 
+use super::api_format::error_body;
 use super::response::{MessageBody, UsageBody, empty_message, message, signature, stop_reason};
 use crate::calls::text::chat::RunningChat;
 use crate::calls::text::generation::RunningText;
@@ -10,7 +11,7 @@ use crate::calls::turn::Turn;
 use crate::calls::turn::output::{OutputItem, Step, TurnEvent};
 use crate::error::{Error, Result};
 use crate::http::authentication::Caller;
-use crate::http::error::anthropic_in_stream;
+use crate::http::error::log_stream_failure;
 use crate::http::response::ApiResult;
 use crate::http::routes::turn_response::TurnEncoder;
 use crate::http::sse;
@@ -130,7 +131,8 @@ impl TurnEncoder for MessageEncoder {
     }
 
     fn error_event(&mut self, error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> sse::Event {
-        anthropic_in_stream(error, request_id, recorded)
+        log_stream_failure(error, request_id, recorded);
+        sse::named("error", &error_body(error, request_id))
     }
 }
 

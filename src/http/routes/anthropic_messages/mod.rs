@@ -5,6 +5,7 @@
 //! request becomes a `ChatCall`, and the only thing that the call knows of this API is its `Dialect`, which names the
 //! fields in errors.
 
+pub mod api_format;
 mod content;
 mod encoder;
 mod message_schema;

@@ -3,6 +3,7 @@
 //! Cohere's clients append `/v2/embed` to the base URL, so the paths cannot be below a mount. They have one format, and
 //! usage reports keep their prefix.
 
+pub mod api_format;
 mod embed;
 mod meta;
 mod quantization;

@@ -9,13 +9,13 @@ use actix_web::HttpResponse;
 use actix_web::web::Bytes;
 use futures_util::Stream;
 
+use super::api_format::in_stream;
 use super::response::{Content, Head, Parts, call_bodies};
 use crate::calls::text::generation::RunningText;
 use crate::calls::turn::Turn;
 use crate::calls::turn::output::{GeneratedCall, OutputItems, TurnEvent};
 use crate::error::{Error, Result};
 use crate::http::authentication::Caller;
-use crate::http::error::ollama_in_stream;
 use crate::http::ndjson;
 use crate::http::response::ApiResult;
 use crate::http::routes::turn_response::TurnEncoder;
@@ -69,7 +69,7 @@ impl<C: RunningText + 'static, T: Content> TurnEncoder for LineEncoder<C, T> {
     }
 
     fn error_event(&mut self, error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> Bytes {
-        ollama_in_stream(error, request_id, recorded)
+        in_stream(error, request_id, recorded)
     }
 }
 

@@ -7,6 +7,7 @@
 //! What Ollama does silently is an error here, or a header names it: Ollama drops the oldest messages of a long
 //! conversation and ignores unknown options.
 
+pub mod api_format;
 mod body;
 mod chat;
 mod content;
@@ -16,7 +17,6 @@ mod embed;
 mod encoder;
 mod generate;
 mod installation;
-
 mod model_name;
 mod modelfile;
 mod models;

@@ -8,12 +8,12 @@ use futures_util::{Stream, stream};
 use serde::{Deserialize, Serialize};
 use utoipa_actix_web::service_config::ServiceConfig;
 
+use super::api_format::in_stream;
 use super::body::OllamaJson;
 use super::model_name::model_id;
 use super::models::NamedModel;
 use crate::calls::model_pulls::{Pull, PullFailure, PullRequest, PullState, PullStatus, PullWatch};
 use crate::error::{Code, Error, Result};
-use crate::http::error::ollama_in_stream;
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller, ndjson, sse};
 use crate::service::audit::pull_log::PullEnd;
@@ -131,7 +131,7 @@ impl Lines {
             Ok(Some(pull)) => {
                 self.waiting.extend(self.report.lines(&pull).iter().map(ndjson::line));
                 let error = error_of(&pull.status);
-                self.waiting.extend(error.map(|error| ollama_in_stream(&error, None, Ok(()))));
+                self.waiting.extend(error.map(|error| in_stream(&error, None, Ok(()))));
             }
         }
     }

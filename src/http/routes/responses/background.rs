@@ -93,7 +93,7 @@ impl ResponseCodec for BackgroundResponseCodec {
     }
 
     fn failed(&self, response: &str, error: &Error) -> Result<String> {
-        let failure = Failure::of(error);
+        let failure = Failure::of(error, None, Ok(()));
         changed(response, |fields| {
             fields.insert("status".to_owned(), json!("failed"));
             fields.insert("error".to_owned(), json!(failure));

@@ -11,7 +11,6 @@ use crate::calls::turn::Turn;
 use crate::calls::turn::output::TurnEvent;
 use crate::error::{Error, Result};
 use crate::http::authentication::Caller;
-use crate::http::error::responses_in_stream;
 use crate::http::response::ApiResult;
 use crate::http::routes::turn_response::TurnEncoder;
 use crate::http::sse;
@@ -87,9 +86,9 @@ impl TurnEncoder for RunningResponse {
     }
 
     fn error_event(&mut self, error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> sse::Event {
-        let (code, message) = responses_in_stream(error, request_id, recorded);
-        let failure = Failure { code: code.to_owned(), message: message.to_string() };
-        let response = ResponseBody { status: "failed", error: Some(failure), ..self.encoder.started(&self.turn) };
-        self.events.failed(code, &message, error.param_name(), &response)
+        let failure = Failure::of(error, request_id, recorded);
+        let error_field = Some(failure.clone());
+        let response = ResponseBody { status: "failed", error: error_field, ..self.encoder.started(&self.turn) };
+        self.events.failed(&failure.code, &failure.message, error.param_name(), &response)
     }
 }

@@ -9,13 +9,13 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+use super::response::Failure;
 use super::stream::EventEncoder;
 use crate::calls::responses::item_format::ItemFormat;
 use crate::calls::responses::live::{LiveEnd, LiveResponse, generation_of};
 use crate::calls::responses::shared_steps;
 use crate::calls::turn::output::OutputItems;
 use crate::error::{Code, Error, Result};
-use crate::http::error::responses_in_stream;
 use crate::http::response_budget::Room;
 use crate::http::{Api, sse};
 use crate::service::access::Access;
@@ -172,9 +172,9 @@ impl Follower {
     }
 
     fn fail(&mut self, error: &Error) -> sse::Event {
-        let (code, message) = responses_in_stream(error, None, Ok(()));
+        let failure = Failure::of(error, None, Ok(()));
         let response = at_first(&self.stored.response, "failed");
-        self.events.failed(code, &message, error.param_name(), &response)
+        self.events.failed(&failure.code, &failure.message, error.param_name(), &response)
     }
 }
 

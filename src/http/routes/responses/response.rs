@@ -11,10 +11,11 @@ use crate::calls::turn::Turn;
 use crate::calls::turn::output::{OutputItem, OutputItems};
 use crate::clock_rng::Timestamp;
 use crate::engine::{TokenInfo, TokenLogprob};
-use crate::error::Error;
-use crate::http::error::responses_in_stream;
+use crate::error::{Error, Result};
+use crate::http::error::log_stream_failure;
 use crate::http::routes::truncation::Truncation;
-use crate::ids::{CustomCallId, FunctionCallId, MessageId, ReasoningId, ResponseId};
+use crate::ids::{CustomCallId, FunctionCallId, MessageId, ReasoningId, RequestId, ResponseId};
+use crate::service::keys::secret::redact;
 
 /// A response, complete or while it is generated.
 #[derive(Serialize, utoipa::ToSchema)]
@@ -90,7 +91,7 @@ impl ResponseEncoder {
 }
 
 /// Why a response failed.
-#[derive(Serialize, utoipa::ToSchema)]
+#[derive(Clone, Serialize, utoipa::ToSchema)]
 #[schema(as = ResponseFailure)]
 pub struct Failure {
     pub code: String,
@@ -98,10 +99,12 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The failure of a response in the background. Its cause is logged.
-    pub fn of(error: &Error) -> Self {
-        let (code, message) = responses_in_stream(error, None, Ok(()));
-        Self { code: code.to_owned(), message: message.into_owned() }
+    /// The failure of a response that was begun. Its cause is logged. `recorded`: whether its usage was recorded.
+    pub fn of(error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> Self {
+        log_stream_failure(error, request_id, recorded);
+        // The only code of OpenAI's API for what is not the client's fault.
+        let code = if error.code().status() >= 500 { "server_error" } else { error.code().as_str() };
+        Self { code: code.to_owned(), message: redact(error.message()).into_owned() }
     }
 }
 
