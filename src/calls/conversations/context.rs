@@ -146,16 +146,13 @@ impl ConversationContext {
         model: &TextModel,
         own: Vec<Message>,
         (tools, options): (Arc<[Tool]>, PromptOptions),
-        dialect: Dialect,
+        dialect: &Dialect,
         budget: TokenBudget,
     ) -> Result<FittedPrompt> {
         let (continued, max_prompt) = (std::mem::take(&mut self.continued), self.max_prompt_tokens);
         let is_strict = !self.truncate;
-        // Clients of Ollama send numbers beyond the context, and know that generation ends with it.
-        let max_tokens = match dialect {
-            Dialect::Ollama => budget.max_tokens.map(|count| count.min(default_reserve(budget.window))),
-            _ => budget.max_tokens,
-        };
+        let limit = if dialect.limits_reserve { default_reserve(budget.window) } else { u32::MAX };
+        let max_tokens = budget.max_tokens.map(|count| count.min(limit));
         let budget = TokenBudget { max_prompt, max_tokens, ..budget };
         let (parts, may_drop) = self.parts(own, (tools, options), dialect)?;
         let fitted = match () {
@@ -184,7 +181,7 @@ impl ConversationContext {
         self,
         mut own: Vec<Message>,
         (tools, options): (Arc<[Tool]>, PromptOptions),
-        dialect: Dialect,
+        dialect: &Dialect,
     ) -> Result<(PromptParts, bool)> {
         let instructions = self.instructions.filter(|text| !text.is_empty());
         let mut system = instructions.map(|content| Message::new("system", content));
@@ -196,9 +193,9 @@ impl ConversationContext {
         }
         messages::check_tool_results(&history, &own, dialect)?;
         if history.is_empty() && own.is_empty() {
-            return Err(no_messages(dialect.prompt()));
+            return Err(no_messages(dialect.prompt));
         }
-        if dialect.joins_messages() {
+        if dialect.joins_messages {
             history.splice(..0, system.take());
             (history, own) = join_parts(history, own);
         }
@@ -226,8 +223,8 @@ fn stored_messages(transcript: &Transcript) -> Result<Vec<Message>> {
 }
 
 /// The error for a prompt that is longer than the request allows.
-fn longer_than_allowed(prompt: &TokenIds, limit: u32, dialect: Dialect) -> Error {
-    let (field, at_least) = (dialect.prompt(), if prompt.complete { "" } else { "at least " });
+fn longer_than_allowed(prompt: &TokenIds, limit: u32, dialect: &Dialect) -> Error {
+    let (field, at_least) = (dialect.prompt, if prompt.complete { "" } else { "at least " });
     let text = format!(
         "The prompt has {at_least}{} tokens, but the request allows {limit}. Shorten the {field}, or let the server leave out the oldest turns.",
         prompt.ids.len()

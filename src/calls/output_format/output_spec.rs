@@ -26,7 +26,7 @@ pub struct OutputRequest {
     pub allowed: Option<AllowedTools>,
     /// Allows several calls in one choice; `None`: if the model supports it.
     pub parallel: Option<bool>,
-    pub dialect: Dialect,
+    pub dialect: &'static Dialect,
 }
 
 /// Tools that `tool_choice` allows.
@@ -56,7 +56,7 @@ pub(in crate::calls) struct ResolvedOutput {
     /// Whether the request leaves open if there may be several calls.
     parallel_by_model: bool,
     text_field: &'static str,
-    dialect: Dialect,
+    dialect: &'static Dialect,
 }
 
 impl OutputRequest {
@@ -65,8 +65,7 @@ impl OutputRequest {
         if let TextFormat::Schema { strict, .. } = &mut self.text {
             *strict |= strict_schemas;
         }
-        let may_be_custom = self.dialect == Dialect::Responses;
-        let parse = |json: &str| tool_definitions::parse(json, may_be_custom);
+        let parse = |json: &str| tool_definitions::parse(json, self.dialect.has_custom_tools);
         let own = self.tools.as_deref().map(parse).transpose()?;
         let from_agent = own.is_none();
         let listed = match own {
@@ -77,7 +76,7 @@ impl OutputRequest {
             Some(allowed) => allowed.select(listed, &self.tool_positions)?,
             None => (listed, self.tool_positions),
         };
-        let text_field = self.text_field.unwrap_or_else(|| self.dialect.output_schema());
+        let text_field = self.text_field.unwrap_or(self.dialect.output_schema);
         let calling = resolve_call_mode(&self.choice, &listed, self.dialect)?;
         let visible = if self.choice == ToolChoice::None { Vec::new() } else { listed };
         let tools = visible.into_iter().map(|definition| tool(definition, strict_schemas)).collect();
@@ -103,7 +102,7 @@ impl AllowedTools {
     }
 }
 
-fn resolve_call_mode(choice: &ToolChoice, tools: &[Value], dialect: Dialect) -> Result<CallMode> {
+fn resolve_call_mode(choice: &ToolChoice, tools: &[Value], dialect: &Dialect) -> Result<CallMode> {
     let name = match choice {
         ToolChoice::Auto | ToolChoice::None => return Ok(CallMode::Auto),
         _ if tools.is_empty() => {
@@ -116,7 +115,7 @@ fn resolve_call_mode(choice: &ToolChoice, tools: &[Value], dialect: Dialect) -> 
     if tools.iter().any(|tool| tool_name(tool) == Some(name)) {
         return Ok(CallMode::Named(name.clone()));
     }
-    let field = dialect.chosen_tool();
+    let field = dialect.chosen_tool;
     let name = shorten(name);
     Err(Error::invalid(field, format!("'{field}' is '{name}', which is not the name of a tool.")))
 }
@@ -160,7 +159,7 @@ impl ResolvedOutput {
         self.text_field
     }
 
-    pub fn dialect(&self) -> Dialect {
+    pub fn dialect(&self) -> &'static Dialect {
         self.dialect
     }
 
@@ -202,10 +201,10 @@ impl ResolvedOutput {
         match tool {
             None => format!("{}{path}", self.text_field),
             Some(tool) if self.spec.tools.get(tool).is_some_and(|tool| tool.input.is_some()) => {
-                format!("tools[{}].{}", self.position(tool), self.dialect.tool_grammar())
+                format!("tools[{}].{}", self.position(tool), self.dialect.tool_grammar)
             }
             Some(tool) if self.from_agent => format!("agent.tools[{tool}].function.parameters{path}"),
-            Some(tool) => format!("tools[{}].{}{path}", self.position(tool), self.dialect.tool_schema()),
+            Some(tool) => format!("tools[{}].{}{path}", self.position(tool), self.dialect.tool_schema),
         }
     }
 
@@ -218,7 +217,7 @@ impl ResolvedOutput {
         match (&self.spec.text, self.from_agent) {
             (TextFormat::Free, true) => "agent_id",
             (TextFormat::Free, false) => "tools",
-            (TextFormat::Object, _) => self.dialect.output_format(),
+            (TextFormat::Object, _) => self.dialect.output_format,
             _ => self.text_field,
         }
     }

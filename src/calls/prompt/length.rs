@@ -18,13 +18,13 @@ pub(in crate::calls) struct PromptLength<'a> {
     pub exact: bool,
     /// The field of the request with the prompt: `messages`, `prompt` or `prompt[1]`.
     pub field: &'a str,
-    pub dialect: Dialect,
+    pub dialect: &'static Dialect,
 }
 
-impl PromptLength<'_> {
+impl<'a> PromptLength<'a> {
     /// A lower bound.
-    pub fn at_least(tokens: u64, field: &str, dialect: Dialect) -> PromptLength<'_> {
-        PromptLength { tokens: u32::try_from(tokens).unwrap_or(u32::MAX), exact: false, field, dialect }
+    pub fn at_least(tokens: u64, field: &'a str, dialect: &'static Dialect) -> Self {
+        Self { tokens: u32::try_from(tokens).unwrap_or(u32::MAX), exact: false, field, dialect }
     }
 
     /// The field in a sentence.
@@ -61,7 +61,7 @@ pub(in crate::calls) fn completion_limit(
     if completion <= left && prompt.tokens <= engine.positions(model) {
         return Ok(completion);
     }
-    let is_limited = prompt.dialect.limits_max_tokens();
+    let is_limited = prompt.dialect.limits_max_tokens;
     if is_limited && left > 0 {
         return Ok(left);
     }
@@ -77,16 +77,16 @@ pub(in crate::calls) fn completion_limit(
     }
     let (id, counts) = (model.id(), prompt.counts(if is_limited { needed } else { completion }));
     // Clients recognise the error by how the text of their API begins.
-    let message = match prompt.dialect {
-        Dialect::Chat | Dialect::Responses | Dialect::Ollama | Dialect::LlamaCpp => {
+    let message = match prompt.dialect.prompt_too_long {
+        None => {
             format!(
                 "This model's maximum context length is {window} tokens. {counts} {shorten} (model: '{id}').{remedy}"
             )
         }
-        Dialect::Messages => format!(
-            "prompt is too long: {} tokens > {window} maximum. Shorten the messages, or use a model with a longer context (model: '{id}').",
-            prompt.tokens
-        ),
+        Some(first) => {
+            let (first, noun) = (first(prompt.tokens, window), prompt.noun());
+            format!("{first} Shorten {noun}, or use a model with a longer context (model: '{id}').")
+        }
     };
     Err(Error::new(Code::ContextLengthExceeded, message).param(param))
 }

@@ -52,7 +52,7 @@ pub(in crate::calls) fn to_message(field: &str, message: &Value) -> Result<Messa
 }
 
 /// Checks that each tool result answers an earlier call, in the conversation or in the request.
-pub(in crate::calls) fn check_tool_results(history: &[Message], own: &[Message], dialect: Dialect) -> Result<()> {
+pub(in crate::calls) fn check_tool_results(history: &[Message], own: &[Message], dialect: &Dialect) -> Result<()> {
     let mut ids = HashSet::new();
     let mut orphan = |message: &Message| {
         ids.extend(message.tool_calls.iter().map(|call| call.id.clone()));
@@ -64,12 +64,13 @@ pub(in crate::calls) fn check_tool_results(history: &[Message], own: &[Message],
     }
     match own.iter().enumerate().find_map(|(index, message)| Some((index, orphan(message)?))) {
         None => Ok(()),
-        Some((_, id)) if dialect == Dialect::Responses => {
-            let id = shorten(&id);
+        // The position of a message is not that of an item.
+        Some((_, id)) if dialect.joins_messages => {
+            let (id, field) = (shorten(&id), dialect.prompt);
             let text = format!(
-                "'input' has a result for the call '{id}', but neither the conversation nor an item before it has this call. Send the call before its result."
+                "'{field}' has a result for the call '{id}', but neither the conversation nor an item before it has this call. Send the call before its result."
             );
-            Err(Error::invalid("input", text))
+            Err(Error::invalid(field, text))
         }
         Some((index, id)) => {
             let id = shorten(&id);

@@ -61,12 +61,12 @@ pub(in crate::calls) fn completion_limit(
     model: &UpstreamModel,
     requested: Option<(u32, &'static str)>,
     prompt_tokens: u32,
-    dialect: Dialect,
+    dialect: &Dialect,
 ) -> Result<Option<u32>> {
     let (Some(window), Some((count, field))) = (model.context, requested) else {
         return Ok(requested.map(|(count, _)| count));
     };
-    if dialect.limits_max_tokens() {
+    if dialect.limits_max_tokens {
         return Ok(Some(count.min(window.saturating_sub(prompt_tokens).max(1))));
     }
     if count < window {
@@ -117,14 +117,15 @@ mod tests {
 
     #[test]
     fn completions_end_where_the_context_does_in_apis_that_say_so() {
+        const LIMITS: Dialect = Dialect { limits_max_tokens: true, ..Dialect::CHAT };
         let limit = |dialect, count, more: &str| {
             completion_limit(&test_model(more), Some((count, "max_tokens")), 40, dialect).map_err(|error| error.code())
         };
-        assert_eq!(limit(Dialect::Messages, 500, "context = 100"), Ok(Some(60)));
-        assert_eq!(limit(Dialect::Messages, 500, ""), Ok(Some(500)));
-        assert_eq!(limit(Dialect::Chat, 90, "context = 100"), Ok(Some(90)));
-        assert_eq!(limit(Dialect::Chat, 100, "context = 100"), Err(Code::ContextLengthExceeded));
-        assert_eq!(completion_limit(&test_model(""), None, 40, Dialect::Chat).unwrap(), None);
+        assert_eq!(limit(&LIMITS, 500, "context = 100"), Ok(Some(60)));
+        assert_eq!(limit(&LIMITS, 500, ""), Ok(Some(500)));
+        assert_eq!(limit(&Dialect::CHAT, 90, "context = 100"), Ok(Some(90)));
+        assert_eq!(limit(&Dialect::CHAT, 100, "context = 100"), Err(Code::ContextLengthExceeded));
+        assert_eq!(completion_limit(&test_model(""), None, 40, &Dialect::CHAT).unwrap(), None);
         let default = |count, more: &str| default_limit(&test_model(more), count, 40);
         assert_eq!(default(Some(500), "context = 100"), Some(60), "a default is no reason for an error");
         assert_eq!((default(Some(50), "context = 100"), default(Some(500), "")), (Some(50), Some(500)));

@@ -64,7 +64,7 @@ pub async fn summarize(
         context,
         prompt,
         max_reasoning_tokens: None,
-        output: OutputRequest { dialect: Dialect::Responses, ..OutputRequest::default() },
+        output: OutputRequest { dialect: &Dialect::RESPONSES, ..OutputRequest::default() },
         choices: 1,
         max_tokens: Some((max_tokens, "input")),
         sampling: SamplingRequest { parameters, ..SamplingRequest::default() },

@@ -123,7 +123,7 @@ struct PromptInput {
     options: PromptOptions,
     /// With the bytes of their definitions.
     tools: (Arc<[Tool]>, usize),
-    dialect: Dialect,
+    dialect: &'static Dialect,
 }
 
 /// Limits of a prompt.
@@ -191,7 +191,7 @@ impl Chat {
         let (engine, dialect, is_recorded) = (&self.generation.engine, output.dialect(), context.is_stored());
         if let Some(model) = self.generation.admit(access, &context.model, &recorder).await? {
             let min_tokens = model.min_prompt_tokens(&call.messages);
-            check_estimate(engine, &model, PromptLength::at_least(min_tokens, dialect.prompt(), dialect))?;
+            check_estimate(engine, &model, PromptLength::at_least(min_tokens, dialect.prompt, dialect))?;
             if min_tokens > 0 {
                 recorder.check_budget(min_tokens).await?;
             }
@@ -208,7 +208,7 @@ impl Chat {
         let prompt_tokens = u32::try_from(fitted.prompt.ids.len()).unwrap_or(u32::MAX);
         let remedy = if !is_recorded || fitted.dropped.is_some() { "" } else { TRUNCATE };
         let exact = fitted.prompt.complete;
-        let length = PromptLength { tokens: prompt_tokens, exact, field: dialect.prompt(), dialect };
+        let length = PromptLength { tokens: prompt_tokens, exact, field: dialect.prompt, dialect };
         let limit = completion_limit(engine, &model, length, call.max_tokens, remedy)?;
         let max_tokens = default_max_tokens.map_or(limit, |default| limit.min(default));
         of_prompt(call.prompt_logprobs).check_size([fitted.prompt.ids.len()].into_iter(), 1)?;

@@ -62,7 +62,7 @@ pub struct CompletionCall {
     pub prompt_logprobs: Option<u8>,
     /// Repeats the prompt at the beginning of each completion.
     pub echo: bool,
-    pub dialect: Dialect,
+    pub dialect: &'static Dialect,
 }
 
 /// A gap in a text.
@@ -115,7 +115,7 @@ struct Prompts {
     gap: Option<Gap>,
     /// Max tokens of a completion, if they are set.
     max_tokens: Option<u32>,
-    dialect: Dialect,
+    dialect: &'static Dialect,
 }
 
 /// A tokenised prompt.

@@ -26,7 +26,7 @@ pub struct ChatRequest<'a> {
     /// Number of alternatives of each token.
     pub logprobs: Option<u8>,
     pub text: TextParameters<'a>,
-    pub dialect: Dialect,
+    pub dialect: &'static Dialect,
 }
 
 impl ChatRequest<'_> {
@@ -48,7 +48,7 @@ impl ChatRequest<'_> {
                 fields.insert("max_reasoning_tokens".to_owned(), json!(count));
             }
             // In the other APIs, it is no strict limit.
-            Some(_) if self.dialect == Dialect::Chat => return Err(unsupported(&model.id, "max_reasoning_tokens")),
+            Some(_) if self.dialect.limits_reasoning => return Err(unsupported(&model.id, "max_reasoning_tokens")),
             _ => {}
         }
         Ok(fields)
@@ -83,15 +83,7 @@ impl ChatRequest<'_> {
                 fields.insert("continue_final_message".to_owned(), json!(true));
             }
             PromptEnd::LastMessage => return Err(unsupported(&model.id, "add_generation_prompt")),
-            PromptEnd::LastMessageText => {
-                let field = match self.dialect {
-                    Dialect::Chat => "continue_final_message",
-                    Dialect::Messages | Dialect::Responses | Dialect::Ollama | Dialect::LlamaCpp => {
-                        self.dialect.prompt()
-                    }
-                };
-                return Err(unsupported(&model.id, field));
-            }
+            PromptEnd::LastMessageText => return Err(unsupported(&model.id, self.dialect.continuation)),
         }
         Ok(())
     }

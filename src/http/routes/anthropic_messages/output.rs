@@ -1,4 +1,4 @@
-//! Output format, tools and tool choice of Anthropic's API.
+//! Output format, tools and tool choice of Anthropic's API, and its dialect.
 
 use std::collections::HashSet;
 
@@ -10,6 +10,20 @@ use crate::display::shorten;
 use crate::engine::TextFormat;
 use crate::error::Result;
 use crate::service::validation::json_fields::{invalid_field, name, object, optional};
+
+/// Clients always send a number of tokens, also if the context has less room. They recognise a prompt that is too long by
+/// how the error begins.
+const DIALECT: Dialect = Dialect {
+    output_format: "output_config.format",
+    output_schema: "output_config.format.schema",
+    continuation: "messages",
+    tool_schema: "input_schema",
+    chosen_tool: "tool_choice.name",
+    limits_max_tokens: true,
+    limits_reasoning: false,
+    prompt_too_long: Some(|tokens, window| format!("prompt is too long: {tokens} tokens > {window} maximum.")),
+    ..Dialect::CHAT
+};
 
 /// The format of the text: `output_config.format`, or its earlier name `output_format`.
 pub fn format(config: Option<&Value>, earlier: Option<&Value>) -> Result<TextFormat> {
@@ -58,7 +72,7 @@ pub fn request(
         Some(choice) => tool_choice(choice)?,
     };
     let tools = (!functions.is_empty()).then(|| Value::Array(functions).to_string());
-    let dialect = Dialect::Messages;
+    let dialect = &DIALECT;
     Ok(OutputRequest { text, text_field: None, tools, tool_positions, choice, allowed: None, parallel, dialect })
 }
 

@@ -126,7 +126,7 @@ pub fn output_request(
         choice,
         allowed,
         parallel,
-        dialect: Dialect::Chat,
+        dialect: &Dialect::CHAT,
     })
 }
 

@@ -86,7 +86,7 @@ impl CompletionRequest {
             logprobs,
             prompt_logprobs,
             echo: self.echo.unwrap_or(false),
-            dialect: Dialect::Chat,
+            dialect: &Dialect::CHAT,
         };
         Ok(CheckedRequest { call, stream, ignored })
     }

@@ -18,6 +18,9 @@ use crate::http::routes::sampling_fields::{CheckedSampling, SamplingFields, limi
 use crate::http::routes::text_inputs::TextInputs;
 use crate::http::unknown_fields::UnknownFields;
 
+/// Clients know that generation ends with the context. The API has no chats.
+const DIALECT: Dialect = Dialect { limits_max_tokens: true, ..Dialect::CHAT };
+
 const MAX_FILES: usize = 1024;
 const MAX_FIELDS: usize = 64;
 
@@ -192,7 +195,7 @@ impl OwnFields {
             logprobs: None,
             prompt_logprobs: None,
             echo: false,
-            dialect: Dialect::LlamaCpp,
+            dialect: &DIALECT,
         };
         Ok(CheckedRequest { call, is_streamed, fields, ignored })
     }

@@ -15,7 +15,6 @@ use crate::calls::conversations::context::ConversationContextRequest;
 use crate::calls::prompt::text_input::TextInput;
 use crate::calls::text::chat::ChatCall;
 use crate::calls::text::completions::{CompletionCall, Gap};
-use crate::calls::text::dialect::Dialect;
 use crate::content::Message;
 use crate::engine::{PromptOptions, TextFormat};
 use crate::error::{Error, Result};
@@ -179,7 +178,7 @@ impl GenerateRequest {
             logprobs,
             prompt_logprobs: None,
             echo: false,
-            dialect: Dialect::Ollama,
+            dialect: &output::DIALECT,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Output format and tools of Ollama's API.
+//! Output format and tools of Ollama's API, and its dialect.
 
 use serde_json::{Map, Value};
 
@@ -9,6 +9,17 @@ use crate::engine::TextFormat;
 use crate::error::Result;
 use crate::service::validation::json_fields::{invalid_field, object};
 
+/// Clients send numbers of tokens beyond the context, and know that generation ends with it.
+pub const DIALECT: Dialect = Dialect {
+    output_format: "format",
+    output_schema: "format",
+    continuation: "messages",
+    limits_max_tokens: true,
+    limits_reserve: true,
+    limits_reasoning: false,
+    ..Dialect::CHAT
+};
+
 /// The parts of a tool that the model sees.
 const FUNCTION: [&str; 4] = ["name", "description", "parameters", "strict"];
 
@@ -17,7 +28,7 @@ pub fn request(format: Option<&Value>, tools: &[Value], ignored: &mut Vec<String
     let tools = tools.iter().enumerate().map(|(index, value)| tool(&format!("tools[{index}]"), value, ignored));
     let tools = tools.collect::<Result<Vec<_>>>()?;
     let tools = (!tools.is_empty()).then(|| Value::Array(tools).to_string());
-    let (choice, parallel, dialect) = (ToolChoice::Auto, None, Dialect::Ollama);
+    let (choice, parallel, dialect) = (ToolChoice::Auto, None, &DIALECT);
     Ok(OutputRequest {
         text: text(format)?,
         text_field: None,

@@ -33,7 +33,7 @@ pub fn request(
     let tool_positions = callable.iter().map(|tool| tool.position).collect();
     let definitions: Vec<Value> = callable.into_iter().map(|tool| tool.definition).collect();
     let tools = (!definitions.is_empty()).then(|| Value::Array(definitions).to_string());
-    let dialect = Dialect::Responses;
+    let dialect = &Dialect::RESPONSES;
     Ok(OutputRequest { text, text_field: None, tools, tool_positions, choice, allowed, parallel, dialect })
 }
 
