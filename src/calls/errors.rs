@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::catalog::{Catalog, Task, pull_command};
+use crate::catalog::{Catalog, pull_command};
 use crate::display::{one_of, shorten};
 use crate::engine::{
     Engine, Failure, KvType, LoadError, ModelInfo, ModelKind, PreprocessError, PromptError, Refused, TooLarge,
@@ -207,7 +207,7 @@ impl ModelErrors<'_> {
         let names: Vec<String> =
             installed.iter().filter(usable).map(|model| format!("'{}'", model.id)).take(MAX_NAMED_MODELS).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let remedy = match (names.as_slice(), task(expected).and_then(|task| Catalog::builtin().first_for(task))) {
+        let remedy = match (names.as_slice(), Catalog::builtin().first_of(expected)) {
             ([], Some(model)) => format!("'{}' installs one.", self.pull_command(&model.name)),
             ([], None) => "'outpost models import' installs one from a file.".to_owned(),
             (names, _) => format!("Send {} instead.", one_of(names)),
@@ -234,17 +234,6 @@ fn described(kind: ModelKind) -> String {
     let name = kind.name();
     let article = if name.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
     format!("{article} {name} model")
-}
-
-fn task(kind: ModelKind) -> Option<Task> {
-    match kind {
-        ModelKind::Text => Some(Task::Chat),
-        ModelKind::Embedding => Some(Task::Embedding),
-        ModelKind::Image => Some(Task::Image),
-        ModelKind::Transcription => Some(Task::Transcription),
-        ModelKind::Speech => Some(Task::Speech),
-        ModelKind::Reranker | ModelKind::Classifier | ModelKind::Unknown => None,
-    }
 }
 
 /// The error for work on an upstream model that only this server can do.

@@ -5,6 +5,7 @@
 
 use outpost_common::clock_rng::Timestamp;
 use outpost_upstream::Kind;
+use serde::Deserialize;
 
 /// The folder for adapters. It is not a model.
 pub const LORAS: &str = "loras";
@@ -12,48 +13,39 @@ pub const LORAS: &str = "loras";
 /// The format of models that other servers run.
 pub const UPSTREAM_FORMAT: &str = "upstream";
 
-/// What a model does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ModelKind {
-    Text,
-    Embedding,
-    /// A cross-encoder: scores how well a document answers a query.
-    Reranker,
-    /// Scores how well each of its labels fits a text.
-    Classifier,
-    /// Generates images.
-    Image,
-    /// Transcribes speech.
-    Transcription,
-    /// Generates speech.
-    Speech,
-    Unknown,
+macro_rules! kinds {
+    ($($(#[$attribute:meta])* $kind:ident => $name:literal $input:tt $output:tt,)+) => {
+        /// What a model does: a row of the table with its name and the modalities of its input and output.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+        pub enum ModelKind { $($(#[$attribute])* #[serde(rename = $name)] $kind,)+ }
+
+        impl ModelKind {
+            /// Every row of the table, in its order.
+            pub const ALL: &'static [Self] = &[$(Self::$kind,)+];
+
+            /// The name in texts and in the catalog: `chat`.
+            pub fn name(self) -> &'static str { match self { $(Self::$kind => $name,)+ } }
+
+            /// What a model reads, and what it generates.
+            pub fn modalities(self) -> (&'static [&'static str], &'static [&'static str]) {
+                match self { $(Self::$kind => (&$input, &$output),)+ }
+            }
+        }
+    };
 }
 
-impl ModelKind {
-    pub const ALL: [Self; 8] = [
-        Self::Text,
-        Self::Embedding,
-        Self::Reranker,
-        Self::Classifier,
-        Self::Image,
-        Self::Transcription,
-        Self::Speech,
-        Self::Unknown,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Text => "chat",
-            Self::Embedding => "embedding",
-            Self::Reranker => "reranking",
-            Self::Classifier => "classification",
-            Self::Image => "image",
-            Self::Transcription => "transcription",
-            Self::Speech => "speech",
-            Self::Unknown => "known",
-        }
-    }
+kinds! {
+    Text          => "chat"           ["text"]          ["text"],
+    Embedding     => "embedding"      ["text"]          ["embedding"],
+    /// A cross-encoder: scores how well a document answers a query.
+    Reranker      => "reranking"      ["text"]          ["score"],
+    /// Scores how well each of its labels fits a text.
+    Classifier    => "classification" ["text"]          ["score"],
+    Image         => "image"          ["text", "image"] ["image"],
+    Transcription => "transcription"  ["audio"]         ["text"],
+    Speech        => "speech"         ["text"]          ["audio"],
+    #[serde(skip_deserializing)]
+    Unknown       => "known"          []                [],
 }
 
 impl From<Kind> for ModelKind {

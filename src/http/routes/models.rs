@@ -131,7 +131,9 @@ fn head(id: String) -> Head<String> {
 }
 
 fn body(model: ModelInfo) -> ModelBody {
-    let text = model.kind == ModelKind::Text && model.problem.is_none();
+    let runs_as = |kind| model.kind == kind && model.problem.is_none();
+    let text = runs_as(ModelKind::Text);
+    let (input, output) = model.kind.modalities();
     let image_sizes = image_sizes(&model);
     ModelBody {
         created: model.created.as_seconds(),
@@ -143,14 +145,14 @@ fn body(model: ModelInfo) -> ModelBody {
             chat_completions: text && model.has_chat_template,
             completions: text,
             streaming: text,
-            embeddings: model.kind == ModelKind::Embedding && model.problem.is_none(),
-            reranking: model.kind == ModelKind::Reranker && model.problem.is_none(),
+            embeddings: runs_as(ModelKind::Embedding),
+            reranking: runs_as(ModelKind::Reranker),
             moderation: model.moderates && model.problem.is_none(),
-            image_generation: model.kind == ModelKind::Image && model.problem.is_none(),
-            transcription: model.kind == ModelKind::Transcription && model.problem.is_none(),
-            speech: model.kind == ModelKind::Speech && model.problem.is_none(),
+            image_generation: runs_as(ModelKind::Image),
+            transcription: runs_as(ModelKind::Transcription),
+            speech: runs_as(ModelKind::Speech),
         },
-        modalities: modalities(model.kind),
+        modalities: Modalities { input, output },
         format: model.format,
         quantization: model.quantization,
         context_window: model.context_window,
@@ -173,19 +175,6 @@ fn body(model: ModelInfo) -> ModelBody {
 /// The head and the body of a model.
 pub(super) fn described(model: ModelInfo) -> (Head<String>, ModelBody) {
     (head(model.id.clone()), body(model))
-}
-
-fn modalities(kind: ModelKind) -> Modalities {
-    let (input, output): (&[_], &[_]) = match kind {
-        ModelKind::Text => (&["text"], &["text"]),
-        ModelKind::Embedding => (&["text"], &["embedding"]),
-        ModelKind::Reranker | ModelKind::Classifier => (&["text"], &["score"]),
-        ModelKind::Image => (&["text", "image"], &["image"]),
-        ModelKind::Transcription => (&["audio"], &["text"]),
-        ModelKind::Speech => (&["text"], &["audio"]),
-        ModelKind::Unknown => (&[], &[]),
-    };
-    Modalities { input, output }
 }
 
 fn limits(model: &ModelInfo) -> Limits {

@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn each_model_is_of_one_kind() {
         for kind in ModelKind::ALL {
-            assert_eq!(KINDS.iter().filter(|one| one.kinds.contains(&kind)).count(), 1, "{kind:?}");
+            assert_eq!(KINDS.iter().filter(|one| one.kinds.contains(kind)).count(), 1, "{kind:?}");
         }
     }
 }

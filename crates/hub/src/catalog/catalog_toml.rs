@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
+use outpost_engine::ModelKind;
 use serde::Deserialize;
 
 use super::name_validation::{check_file_path, is_model_name, is_reserved, is_sha256};
@@ -27,7 +28,7 @@ pub struct CatalogModel {
     pub name: String,
     pub description: String,
     /// What it does.
-    pub task: Option<Task>,
+    pub task: Option<ModelKind>,
     /// SPDX id, lower case, of the weights.
     pub license: String,
     pub files: Vec<CatalogFile>,
@@ -37,17 +38,6 @@ pub struct CatalogModel {
     /// In order of preference.
     #[serde(rename = "source")]
     pub sources: Vec<Source>,
-}
-
-/// What a model does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Task {
-    Chat,
-    Embedding,
-    Image,
-    Transcription,
-    Speech,
 }
 
 /// A file of a model, accepted only with this size and hash.
@@ -91,9 +81,9 @@ impl Catalog {
         self.models.iter().find(|model| model.name == name)
     }
 
-    /// The first model that does this.
-    pub fn first_for(&self, task: Task) -> Option<&CatalogModel> {
-        self.models.iter().find(|model| model.task == Some(task))
+    /// The first model of a kind.
+    pub fn first_of(&self, kind: ModelKind) -> Option<&CatalogModel> {
+        self.models.iter().find(|model| model.task == Some(kind))
     }
 
     /// All models, in the catalog's order.

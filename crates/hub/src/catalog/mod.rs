@@ -31,7 +31,7 @@ mod sources;
 mod staging;
 mod wheel;
 
-pub use catalog_toml::{BadCatalog, Catalog, CatalogFile, CatalogModel, Task};
+pub use catalog_toml::{BadCatalog, Catalog, CatalogFile, CatalogModel};
 pub use convert::Converter;
 pub use error::{FolderError, PullError, TransferError};
 pub use export::{Exported, export};

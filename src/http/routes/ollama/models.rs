@@ -200,12 +200,8 @@ fn capabilities(model: &ModelInfo) -> Vec<&'static str> {
             all
         }
         ModelKind::Embedding => vec!["embedding"],
-        ModelKind::Reranker
-        | ModelKind::Classifier
-        | ModelKind::Image
-        | ModelKind::Transcription
-        | ModelKind::Speech
-        | ModelKind::Unknown => Vec::new(),
+        // Ollama has no API for the others.
+        _ => Vec::new(),
     }
 }
 
