@@ -31,15 +31,8 @@ pub enum Activation {
 }
 
 impl Activation {
-    pub const ALL: [Self; 7] = [
-        Self::Silu,
-        Self::Gelu,
-        Self::GeluTanh,
-        Self::QuickGelu,
-        Self::Relu,
-        Self::SquaredRelu,
-        Self::Sigmoid,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Silu, Self::Gelu, Self::GeluTanh, Self::QuickGelu, Self::Relu, Self::SquaredRelu, Self::Sigmoid];
 
     /// Applies the function to each lane.
     ///

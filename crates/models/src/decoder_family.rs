@@ -29,7 +29,9 @@ pub enum SlidingWindows {
 pub enum RecurrentMixer {
     ShortConv,
     /// `tiled`: GGUF files have the heads of values in another order; see [`RecurrenceShape::tiled`].
-    DeltaNet { tiled: bool },
+    DeltaNet {
+        tiled: bool,
+    },
     Mamba2,
 }
 

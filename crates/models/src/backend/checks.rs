@@ -62,9 +62,7 @@ pub fn recurrence<B: Backend>(
 ) -> Result<()> {
     causal_conv(shape.inputs_len(), sequences, inputs)?;
     match gates.iter().find(|gate| gate.channels != shape.value_heads || gate.rows() != inputs.rows()) {
-        Some(gate) => {
-            Err(ModelError::Compute(format!("gates of {:?} do not fit {:?}", gate.shape(), inputs.shape())))
-        }
+        Some(gate) => Err(ModelError::Compute(format!("gates of {:?} do not fit {:?}", gate.shape(), inputs.shape()))),
         None => Ok(()),
     }
 }

@@ -42,7 +42,7 @@ pub use recurrent::{
 pub use routing::{ExpertGroups, RouterWeights, Routing};
 pub use time_convolutions::{AdaIn, ChannelActivation, TimeConvolutions};
 pub use types::{
-    Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, RecurrenceShape, Isa, NormKind, Pool,
+    Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, Isa, NormKind, Pool, RecurrenceShape,
     RopeLayout, dequantise,
 };
 pub(crate) use types::{Dropout, LstmRecurrence, LstmState, TargetLogit, cross_entropy};

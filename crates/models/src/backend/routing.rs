@@ -143,7 +143,8 @@ mod tests {
     #[test]
     fn only_experts_of_the_best_groups_are_selected() {
         let groups = Some(ExpertGroups { count: 3, used: 1 });
-        let routing = Routing { normalise_weights: false, weights: RouterWeights::Sigmoid, groups, ..Routing::softmax(2) };
+        let routing =
+            Routing { normalise_weights: false, weights: RouterWeights::Sigmoid, groups, ..Routing::softmax(2) };
         // The best expert is in the first group, and the best two are in the second.
         let mut weights = [5f32, -5., -5., 3., -1., 4., 0.1, 0.1, 0.1];
         let selected = routing.select(None, &mut weights, 9);

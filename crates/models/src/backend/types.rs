@@ -2,8 +2,8 @@
 //! device may use without the rest of the CPU's backend.
 
 pub use outpost_kernels::{
-    Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, RecurrenceShape, Dropout, Error, Isa,
-    LstmRecurrence, LstmState, NormKind, Pool, RopeLayout, TargetLogit, cross_entropy, dequantise,
+    Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, Dropout, Error, Isa, LstmRecurrence,
+    LstmState, NormKind, Pool, RecurrenceShape, RopeLayout, TargetLogit, cross_entropy, dequantise,
 };
 
 use crate::error::ModelError;

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use super::mamba2::load_decay;
 use crate::backend::{
-    Activation, Backend, Candle, CausalConv, DeltaRule, DeltaRuleInputs, RecurrenceShape, Norm, Recurrent, StatePart, Tensor,
+    Activation, Backend, Candle, CausalConv, DeltaRule, DeltaRuleInputs, Norm, RecurrenceShape, Recurrent, StatePart,
+    Tensor,
 };
 use crate::decoder_config::{DecoderConfig, DeltaNetConfig};
 use crate::error::Result;
@@ -95,9 +96,7 @@ fn load_projections<B: Recurrent>(
 ) -> Result<[Linear<B>; 4]> {
     let RecurrenceShape { key_heads, value_heads, key_width, value_width, .. } = *shape;
     let stem = |suffix: &str| format!("blk.{index}.{suffix}");
-    let whole = |suffix: &str, rows: usize| {
-        loader.linear(&[Candidate::whole(stem(suffix), rows)], rows, width, false)
-    };
+    let whole = |suffix: &str, rows: usize| loader.linear(&[Candidate::whole(stem(suffix), rows)], rows, width, false);
     let (shared, values) = (value_heads / key_heads, value_heads / key_heads * value_width);
     // The rows of a part of each head of keys.
     let parts = |of_head: usize, first: usize, rows: usize| -> Vec<Range<usize>> {
@@ -114,9 +113,8 @@ fn load_projections<B: Recurrent>(
         }
         false => [whole("attn_qkv", shape.inputs_len())?, whole("attn_gate", shape.values_len())?],
     };
-    let scalars = |first: usize| {
-        loader.gathered(&stem("ssm_ba"), &parts(2 * shared, first, shared), [2 * value_heads, width])
-    };
+    let scalars =
+        |first: usize| loader.gathered(&stem("ssm_ba"), &parts(2 * shared, first, shared), [2 * value_heads, width]);
     let [alpha, beta] = match loader.has(&stem("ssm_ba")) {
         true => [scalars(shared)?, scalars(0)?],
         false => [whole("ssm_alpha", value_heads)?, whole("ssm_beta", value_heads)?],

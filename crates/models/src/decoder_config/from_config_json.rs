@@ -10,7 +10,9 @@ use super::{
 };
 use crate::backend::{ExpertGroups, RecurrenceShape, Routing};
 use crate::config_json::ConfigJson;
-use crate::decoder_family::{self, Activation, DecoderFamily, ExpertRules, RecurrentMixer, SharedExpert, SlidingWindows};
+use crate::decoder_family::{
+    self, Activation, DecoderFamily, ExpertRules, RecurrentMixer, SharedExpert, SlidingWindows,
+};
 use crate::error::{ModelError, Result, reject_config};
 use crate::nn::rope::RopeLayout;
 use crate::safetensors::ModelFolder;
@@ -247,11 +249,7 @@ fn single_layers(
 
 /// The feed-forward networks of the layers: experts, except in the first `num_dense_layers`, in `mlp_only_layers`, and between
 /// multiples of `decoder_sparse_step`.
-fn feed_forward(
-    config: &ConfigJson<'_>,
-    family: &DecoderFamily,
-    layer_count: usize,
-) -> Result<Vec<FeedForwardConfig>> {
+fn feed_forward(config: &ConfigJson<'_>, family: &DecoderFamily, layer_count: usize) -> Result<Vec<FeedForwardConfig>> {
     let activation = activation(config, family)?;
     // Granite 4 has models without experts, too.
     let has_none = config.get("num_local_experts").and_then(Value::as_u64) == Some(0);
@@ -263,9 +261,8 @@ fn feed_forward(
     let leading = leading.unwrap_or(rules.leading_dense_layers as u64);
     let dense_layers = config.list("mlp_only_layers", |item| item.as_u64())?.unwrap_or_default();
     let step = config.integer("decoder_sparse_step", 1 << 10)?.unwrap_or(1) as u64;
-    let is_sparse = |layer: &u64| {
-        *layer >= leading && !dense_layers.contains(layer) && (layer + 1).is_multiple_of(step)
-    };
+    let is_sparse =
+        |layer: &u64| *layer >= leading && !dense_layers.contains(layer) && (layer + 1).is_multiple_of(step);
     let network = |layer: u64| if is_sparse(&layer) { Ok(sparse) } else { dense(config, family, activation) };
     (0..layer_count as u64).map(network).collect()
 }

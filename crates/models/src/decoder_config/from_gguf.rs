@@ -5,7 +5,7 @@ use super::{
     AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, Mamba2Config,
     MixerConfig, MoeConfig, SharedExpertConfig, ShortConvConfig,
 };
-use crate::backend::{RecurrenceShape, ExpertGroups, RouterWeights, Routing};
+use crate::backend::{ExpertGroups, RecurrenceShape, RouterWeights, Routing};
 use crate::decoder_family::{self, DecoderFamily, MIXTRAL_EXPERTS, RecurrentMixer, SharedExpert, SlidingWindows};
 use crate::error::{ModelError, reject_config};
 use crate::gguf::{ArchitectureMetadata, Array, Header, Value};

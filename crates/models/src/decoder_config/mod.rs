@@ -400,7 +400,10 @@ impl MoeConfig {
         let Some(groups) = groups else { return Ok(()) };
         // Groups are compared by two of their experts.
         if groups.used > groups.count || !count.is_multiple_of(groups.count) || count / groups.count < 2 {
-            return reject_config(format!("{} of {} groups of {count} experts are impossible", groups.used, groups.count));
+            return reject_config(format!(
+                "{} of {} groups of {count} experts are impossible",
+                groups.used, groups.count
+            ));
         }
         let available = count / groups.count * groups.used;
         if used > available {

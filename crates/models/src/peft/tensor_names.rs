@@ -86,12 +86,12 @@ pub const GRANITE_HYBRID_MODULES: &[Module] = &[
     module("layers", "self_attn.o_proj", &["attn_output"], 1),
     module("layers", "mamba.in_proj", &["ssm_in"], 3),
     module("layers", "mamba.out_proj", &["ssm_out"], 1),
-    module("layers", "shared_mlp.input_linear", &[
-        "ffn_gate_up",
-        "ffn_gate_up_shexp",
-        "ffn_gate+ffn_up",
-        "ffn_gate_shexp+ffn_up_shexp",
-    ], 2),
+    module(
+        "layers",
+        "shared_mlp.input_linear",
+        &["ffn_gate_up", "ffn_gate_up_shexp", "ffn_gate+ffn_up", "ffn_gate_shexp+ffn_up_shexp"],
+        2,
+    ),
     module("layers", "shared_mlp.output_linear", &["ffn_down", "ffn_down_shexp"], 1),
 ];
 

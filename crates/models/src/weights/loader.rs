@@ -187,12 +187,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// Loads a projection whose rows are parts of a tensor with `total` rows, in the order of `parts`. Adapters cannot target it.
-    pub fn gathered(
-        &self,
-        stem: &str,
-        parts: &[Range<usize>],
-        [total, columns]: [usize; 2],
-    ) -> Result<Linear<B>> {
+    pub fn gathered(&self, stem: &str, parts: &[Range<usize>], [total, columns]: [usize; 2]) -> Result<Linear<B>> {
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
         self.check_shape(&name, &shape, shape == [total, columns], &[total, columns])?;
         let mut bytes = Vec::new();

@@ -47,8 +47,7 @@ const STACKED_EXPERT_NAMES: &[(&str, &str)] =
     &[("ffn_gate_up_exps", "gate_up_proj"), ("ffn_up_exps", "up_proj"), ("ffn_down_exps", "down_proj")];
 /// Vectors whose names do not end in `.weight`, either.
 const DELTA_NET_VECTORS: &[(&str, &str)] = &[("ssm_a", "linear_attn.A_log"), ("ssm_dt", "linear_attn.dt_bias")];
-const MAMBA2_VECTORS: &[(&str, &str)] =
-    &[("ssm_a", "mamba.A_log"), ("ssm_dt", "mamba.dt_bias"), ("ssm_d", "mamba.D")];
+const MAMBA2_VECTORS: &[(&str, &str)] = &[("ssm_a", "mamba.A_log"), ("ssm_dt", "mamba.dt_bias"), ("ssm_d", "mamba.D")];
 const NEMOTRON_VECTORS: &[(&str, &str)] = &[
     ("ssm_a", "mixer.A_log"),
     ("ssm_dt", "mixer.dt_bias"),

@@ -38,8 +38,8 @@ use crate::tokenizer::Vocabulary;
 pub use error::GrammarError;
 pub use gbnf::to_lark as gbnf_to_lark;
 use outpost_common::display::shorten;
-use rejection::Rejection;
 pub use part::Unenforced;
+use rejection::Rejection;
 pub use state::GrammarState;
 
 /// Compiled grammars kept per model.

@@ -439,10 +439,9 @@ fn parameters_between_tags_match_their_schemas() {
     one.callable[1].1.definition = json!({ "function": { "name": "get" } });
     let check = |text: &str| read(&mut matcher(&one), text);
     let city = parameter("city", "St.\n\"<parameter=x>");
-    for parameters in [
-        city.clone() + &parameter("unit", "F") + &parameter("days", "[1, 2]"),
-        city.clone() + &parameter("days", "[]"),
-    ] {
+    for parameters in
+        [city.clone() + &parameter("unit", "F") + &parameter("days", "[1, 2]"), city.clone() + &parameter("days", "[]")]
+    {
         let call = written("get_weather", &parameters);
         assert_eq!(check(&call), (call.len(), true), "{call}");
         let two = format!("{call}\n<tool_call>\n<function=get>\n</function>\n</tool_call>");

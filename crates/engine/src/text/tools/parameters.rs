@@ -184,7 +184,8 @@ mod tests {
         });
         let value = |name: &str, value: &str| format!("<parameter={name}>\n{value}\n</parameter>\n");
         let text = "a \"quoted\"\n</param line\\\n\t5";
-        let all = [value("text", text), value("count", "5"), value("tags", "[\"x\", {}]"), value("any", "null")].concat()
+        let all = [value("text", text), value("count", "5"), value("tags", "[\"x\", {}]"), value("any", "null")]
+            .concat()
             + &value("any", "no json")
             + &value("unknown", "[1]")
             + &value("text", "");

@@ -114,9 +114,7 @@ pub(super) fn state_space_inputs(
     StateSpaceInputs { xbc, steps }: &StateSpaceInputs<'_, Candle>,
 ) -> Result<HeadInputs> {
     let (keys_len, values_len) = (shape.keys_len(), shape.values_len());
-    let of_keys = |first: usize| {
-        expanded(candle, shape, &by_key_head(shape, &xbc.data.narrow(1, first, keys_len)?)?)
-    };
+    let of_keys = |first: usize| expanded(candle, shape, &by_key_head(shape, &xbc.data.narrow(1, first, keys_len)?)?);
     let steps = softplus(&steps.data.broadcast_add(bias)?)?;
     Ok(HeadInputs {
         is_delta_rule: false,

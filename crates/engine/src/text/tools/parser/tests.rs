@@ -9,8 +9,7 @@ use crate::text::tools::{CallFormat, CallSyntax, Tool};
 fn parser(format: CallFormat, call_required: bool) -> CallParser {
     let parameters = json!({ "properties": { "x": { "type": "string" }, "y": { "type": "array" } } });
     let definition = json!({ "function": { "parameters": parameters } });
-    let tool =
-        |name: &str| Tool { name: name.to_owned(), definition: definition.clone(), strict: false, input: None };
+    let tool = |name: &str| Tool { name: name.to_owned(), definition: definition.clone(), strict: false, input: None };
     let callable = vec![(0, tool("a")), (1, tool("ab"))];
     let bare = !call_required && matches!(format, CallFormat::Hermes | CallFormat::Mistral);
     CallParser::new(Arc::new(CallSyntax {

@@ -8,10 +8,10 @@ use candle_core::{Tensor as Array, Var};
 use super::super::{Candle, CandleLinear};
 use super::products::random_rows;
 use super::{assert_close, candle, random, random_tensor};
-use crate::backend::{ExpertGroups, RouterWeights, Routing};
 use crate::backend::convolutions::{Convolutions, GroupNorm};
 use crate::backend::interface::{Angles, Backend, FeedForward, LowRankUpdate, Norm, RequestOptions, Tensor};
 use crate::backend::types::{Activation, ConvShape, DType, Dropout, NormKind, RopeLayout};
+use crate::backend::{ExpertGroups, RouterWeights, Routing};
 use crate::devices::under_test;
 use crate::error::ModelError;
 

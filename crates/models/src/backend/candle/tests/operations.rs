@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{candle, compare, random, random_tensor};
-use crate::backend::{ExpertGroups, RouterWeights, Routing};
 use crate::backend::convolutions::{Convolutions, GroupNorm};
 use crate::backend::interface::{Angles, Backend, Norm, RequestOptions};
 use crate::backend::types::{Activation, ConvShape, DType, NormKind, RopeLayout};
+use crate::backend::{ExpertGroups, RouterWeights, Routing};
 use crate::error::ModelError;
 use crate::weights::Rows;
 
