@@ -4,7 +4,9 @@
 //! converter and graphs of llama.cpp.
 
 use super::nn::rope::RopeLayout;
-use super::peft::{GRANITE_HYBRID_MODULES, LFM2_MODULES, LLAMA_MODULES, Module, NEMOTRON_MODULES, QWEN35_MODULES};
+use super::peft::{
+    GRANITE_HYBRID_MODULES, LFM2_MODULES, LLAMA_MODULES, Module, NEMOTRON_MODULES, QWEN3_NEXT_MODULES, QWEN35_MODULES,
+};
 
 pub use crate::backend::Activation;
 use crate::backend::RouterWeights;
@@ -383,6 +385,7 @@ pub const FAMILIES: &[DecoderFamily] = &[
         rope_base: 10_000.,
         recurrent: Some(RecurrentMixer::DeltaNet { tiled: false }),
         tensor_names: QWEN3_NEXT_NAMES,
+        adapter_modules: QWEN3_NEXT_MODULES,
         experts: Some(ExpertRules { shared: Some(SharedExpert::Gated), ..MIXTRAL_EXPERTS }),
         ..QWEN35
     },

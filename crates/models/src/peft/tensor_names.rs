@@ -78,6 +78,15 @@ pub const QWEN35_MODULES: &[Module] = &[
     module("layers", "mlp.shared_expert.down_proj", &["ffn_down_shexp"], 1),
 ];
 
+/// The modules of Qwen3-Next. With transformers 5, peft takes those of its feed-forward networks for experts.
+pub const QWEN3_NEXT_MODULES: &[Module] = &[
+    module("layers", "self_attn.q_proj", &["attn_q"], 1),
+    module("layers", "self_attn.k_proj", &["attn_k"], 1),
+    module("layers", "self_attn.v_proj", &["attn_v"], 1),
+    module("layers", "self_attn.o_proj", &["attn_output"], 1),
+    module("layers", "linear_attn.out_proj", &["ssm_out"], 1),
+];
+
 /// The modules of Granite 4.
 pub const GRANITE_HYBRID_MODULES: &[Module] = &[
     module("layers", "self_attn.q_proj", &["attn_q"], 1),

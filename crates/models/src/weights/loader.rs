@@ -167,10 +167,10 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(linear)
     }
 
-    /// Loads a vector that may be a matrix of one row or column.
+    /// Loads a vector that may be a matrix in the file.
     pub fn flat_vector(&self, stem: &str, size: usize) -> Result<Vec<f32>> {
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
-        self.check_shape(&name, &shape, [vec![size], vec![size, 1], vec![1, size]].contains(&shape), &[size])?;
+        self.check_shape(&name, &shape, shape.iter().product::<usize>() == size, &[size])?;
         self.finite_values(&name, 0, flat(&shape).0)
     }
 
