@@ -56,7 +56,7 @@ const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PreTokenizer { names: &["tekken"], rules: &[TEKKEN], ignore_merges: true, add_bos: true },
     PreTokenizer { names: &["gpt-4o", "llama4"], rules: &[GPT4O], ignore_merges: false, add_bos: false },
     PreTokenizer {
-        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "smaug-bpe", "lfm2"],
+        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "smaug-bpe", "lfm2", "pixtral"],
         rules: &[LLAMA3],
         ignore_merges: true,
         add_bos: true,

@@ -22,7 +22,7 @@ pub struct Routing {
 }
 
 /// A token may use only the experts of its best groups (DeepSeek-AI 2024, <https://arxiv.org/abs/2412.19437>). Groups are
-/// neighbouring experts, and are compared by the sum of their two largest weights.
+/// neighbouring experts, and are compared by the sum of their two largest weights, with biases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertGroups {
     pub count: usize,

@@ -104,7 +104,7 @@ pub(super) fn load_decay<B: Recurrent>(
     }
     match decay.iter().all(|decay| decay.is_finite() && *decay <= 0.) {
         true => Ok(decay),
-        false => Err(ModelError::Checkpoint(format!("tensor {stem} has decays that are not negative"))),
+        false => Err(ModelError::Checkpoint(format!("tensor {stem} has decays that are positive or not finite"))),
     }
 }
 

@@ -63,7 +63,7 @@ impl DecoderConfig {
             rope: Some(0),
             rope_layout: RopeLayout::Halves,
             qk_norms: family.qk_norms,
-            biases: family.biases || config.flag("attention_bias")?.unwrap_or(false),
+            biases: family.biases || (!family.single_sublayers && config.flag("attention_bias")?.unwrap_or(false)),
             scale,
             soft_cap: soft_cap("attn_logit_softcapping")?,
             output_gate: config.flag("attn_output_gate")?.unwrap_or(family.output_gate),
@@ -107,7 +107,12 @@ fn reject_unsupported(config: &ConfigJson<'_>) -> Result<()> {
 }
 
 fn head_width(config: &ConfigJson<'_>, family: &DecoderFamily, width: usize, heads: usize) -> Result<usize> {
-    match config.integer("head_dim", 1 << 12)?.or(family.head_width) {
+    // Older files of Nemotron-H have another name.
+    let own = match config.integer("head_dim", 1 << 12)? {
+        None => config.integer("attention_head_dim", 1 << 12)?,
+        own => own,
+    };
+    match own.or(family.head_width) {
         Some(head_width) => Ok(head_width),
         None if width.is_multiple_of(heads) => Ok(width / heads),
         None => reject_config(format!("the width {width} does not divide into {heads} heads")),
@@ -220,7 +225,10 @@ fn sublayers(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Option<V
         "moe" | "E" => Ok(Sublayer::Sparse),
         other => reject_config(format!("layers of type {other} are not supported")),
     };
-    names.iter().map(sublayer).collect::<Result<_>>().map(Some)
+    match names.len() {
+        1..=1024 => names.iter().map(sublayer).collect::<Result<_>>().map(Some),
+        count => reject_config(format!("the model has {count} layers, it must have 1 to 1024")),
+    }
 }
 
 /// The plans of layers that have only one sublayer.
@@ -257,8 +265,13 @@ fn feed_forward(config: &ConfigJson<'_>, family: &DecoderFamily, layer_count: us
         return Ok(vec![dense(config, family, activation)?; layer_count]);
     };
     let sparse = FeedForwardConfig::Sparse(experts(config, family, rules, activation)?);
-    let leading = config.get("num_dense_layers").and_then(Value::as_u64);
-    let leading = leading.unwrap_or(rules.leading_dense_layers as u64);
+    let leading = match config.get("num_dense_layers") {
+        None => rules.leading_dense_layers as u64,
+        Some(count) => match count.as_u64() {
+            Some(count) => count,
+            None => return reject_config(format!("num_dense_layers is {count}, it must be a number")),
+        },
+    };
     let dense_layers = config.list("mlp_only_layers", |item| item.as_u64())?.unwrap_or_default();
     let step = config.integer("decoder_sparse_step", 1 << 10)?.unwrap_or(1) as u64;
     let is_sparse =
@@ -419,7 +432,7 @@ fn nemotron_mamba2(config: &ConfigJson<'_>) -> Result<Mamba2Config> {
         shape,
         kernel: either(["conv_kernel", "mamba_d_conv"], 4, 1 << 8)?,
         conv_bias: conv_bias.unwrap_or(true),
-        biases: config.flag("mamba_proj_bias")?.unwrap_or(false),
+        biases: config.flag("use_bias")?.unwrap_or(false),
         logarithmic_decay: true,
     })
 }
@@ -427,7 +440,12 @@ fn nemotron_mamba2(config: &ConfigJson<'_>) -> Result<Mamba2Config> {
 /// Refuses steps of state spaces that are clamped.
 fn check_step_limits(config: &ConfigJson<'_>) -> Result<()> {
     // transformers writes an infinite limit as an object.
-    let limits = config.list("time_step_limit", |limit| Some(limit.as_f64()))?.unwrap_or_default();
+    let limits = |key: &str| config.list(key, |limit| Some(limit.as_f64()));
+    let limits = match limits("time_step_limit")? {
+        None => limits("mamba_dt_limit")?,
+        limits => limits,
+    };
+    let limits = limits.unwrap_or_default();
     if limits.iter().flatten().any(|limit| *limit != 0. && limit.is_finite()) {
         return reject_config(format!("a time_step_limit of {limits:?} is not supported"));
     }

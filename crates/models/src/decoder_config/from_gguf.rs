@@ -245,7 +245,11 @@ fn ropes(
     head_width: usize,
     header: &Header,
 ) -> Result<Vec<RopeSpec>, ModelError> {
-    let rotated = keys.optional("rope.dimension_count", head_width, 1 << 12)?;
+    // Converters write the width of other heads for families without rotary embeddings.
+    let rotated = match family.single_sublayers {
+        true => head_width,
+        false => keys.optional("rope.dimension_count", head_width, 1 << 12)?,
+    };
     if rotated != head_width && !family.partial_rotary {
         return reject_config(format!("rotating {rotated} of {head_width} elements of a head is not supported"));
     }

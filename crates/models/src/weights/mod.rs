@@ -49,6 +49,9 @@ pub trait Weights {
     fn names(&self) -> Vec<String>;
 }
 
+/// The ends of the names of routers of experts, which are loaded as 32-bit floats.
+const ROUTERS: [&str; 3] = ["ffn_gate_inp.weight", ".gate.weight", ".router.layer.weight"];
+
 /// The memory that a checkpoint needs on a device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
@@ -100,6 +103,7 @@ impl Footprint {
                 Some(rounded) if shape.len() > 1 && Rows::can_round_to(dtype, rounded, flat(&shape).1) => rounded,
                 _ => dtype,
             };
+            let dtype = if ROUTERS.iter().any(|ending| name.ends_with(ending)) { DType::F32 } else { dtype };
             let [weights, loading] = bytes(dtype, &shape);
             footprint.weights += weights as u64;
             footprint.loading = footprint.loading.max(loading as u64);

@@ -427,21 +427,24 @@ fn parameters_between_tags_match_their_schemas() {
         "type": "object",
         "properties": {
             "city": { "type": "string" },
-            "unit": { "enum": ["C", "F"] },
+            "unit": { "anyOf": [{ "$ref": "#/$defs/unit" }, { "type": "null" }] },
+            "note": { "anyOf": [{ "type": "string" }, { "type": "null" }] },
             "days": { "type": "array", "items": { "$ref": "#/$defs/day" } },
         },
         "required": ["city", "days"],
         "additionalProperties": false,
-        "$defs": { "day": { "type": "integer" } },
+        "$defs": { "day": { "type": "integer" }, "unit": { "enum": ["C", "F"] } },
     });
     let mut one = syntax(format, true);
     one.callable[0].1.definition = json!({ "function": { "name": "get_weather", "parameters": schema } });
     one.callable[1].1.definition = json!({ "function": { "name": "get" } });
     let check = |text: &str| read(&mut matcher(&one), text);
     let city = parameter("city", "St.\n\"<parameter=x>");
-    for parameters in
-        [city.clone() + &parameter("unit", "F") + &parameter("days", "[1, 2]"), city.clone() + &parameter("days", "[]")]
-    {
+    for parameters in [
+        city.clone() + &parameter("unit", "F") + &parameter("note", "</parameter> x") + &parameter("days", "[1, 2]"),
+        "<parameter=city>\n</parameter>\n".to_owned() + &parameter("unit", "null") + &parameter("days", "[1, 2]"),
+        city.clone() + &parameter("days", "[]"),
+    ] {
         let call = written("get_weather", &parameters);
         assert_eq!(check(&call), (call.len(), true), "{call}");
         let two = format!("{call}\n<tool_call>\n<function=get>\n</function>\n</tool_call>");

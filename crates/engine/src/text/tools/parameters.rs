@@ -14,8 +14,8 @@ pub const PARAMETER_TAIL: &str = "\n</parameter>";
 /// After the last parameter.
 const END: &str = "</function>";
 
-/// Max references that are followed to the type of a parameter.
-const MAX_REFERENCES: usize = 8;
+/// Max parts of a schema that are looked at for the types of a parameter. Their number may be exponential.
+const MAX_PARTS: usize = 1_000;
 
 /// How the value of a parameter is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,47 +24,145 @@ pub enum ParameterKind {
     Text,
     /// As JSON: the value is no string.
     Json,
-    /// As JSON if it is JSON, otherwise as it is.
-    Either,
+    /// As JSON if it is JSON of one of these types, otherwise as it is.
+    Mixed(JsonTypes),
 }
 
 impl ParameterKind {
     /// The kind of a parameter with this schema, which is a part of `root`.
     pub fn of(schema: &Value, root: &Value) -> Self {
-        Self::resolved(schema, root, MAX_REFERENCES)
+        match JsonTypes::allowed(schema, root, &mut MAX_PARTS.clone()) {
+            JsonTypes::STRING => Self::Text,
+            types if types.contains(JsonTypes::STRING) => Self::Mixed(types),
+            _ => Self::Json,
+        }
+    }
+}
+
+/// A set of types of JSON values. Integers are numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JsonTypes(u8);
+
+impl JsonTypes {
+    pub const STRING: Self = Self(1);
+    pub const NULL: Self = Self(2);
+    pub const STRING_OR_NULL: Self = Self(1 | 2);
+    const NONE: Self = Self(0);
+    const ANY: Self = Self(63);
+
+    fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
     }
 
-    fn resolved(schema: &Value, root: &Value, references: usize) -> Self {
-        let one = |kind: &Value| if kind == "string" { Self::Text } else { Self::Json };
-        let value = |value: &Value| if value.is_string() { Self::Text } else { Self::Json };
-        if let Some(pointer) = schema.get("$ref").and_then(Value::as_str) {
-            let target = pointer.strip_prefix('#').and_then(|pointer| root.pointer(pointer));
-            return match target {
-                Some(target) if references > 0 => Self::resolved(target, root, references - 1),
-                _ => Self::Either,
-            };
+    fn of(value: &Value) -> Self {
+        match value {
+            Value::String(_) => Self::STRING,
+            Value::Null => Self::NULL,
+            Value::Bool(_) => Self(4),
+            Value::Number(_) => Self(8),
+            Value::Array(_) => Self(16),
+            Value::Object(_) => Self(32),
+        }
+    }
+
+    fn named(name: &Value) -> Self {
+        match name.as_str() {
+            Some("string") => Self::STRING,
+            Some("null") => Self::NULL,
+            Some("boolean") => Self(4),
+            Some("number" | "integer") => Self(8),
+            Some("array") => Self(16),
+            Some("object") => Self(32),
+            _ => Self::ANY,
+        }
+    }
+
+    /// The types that a schema allows, after at most `parts` of its parts.
+    fn allowed(schema: &Value, root: &Value, parts: &mut usize) -> Self {
+        if *parts == 0 {
+            return Self::ANY;
+        }
+        *parts -= 1;
+        if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+            return target(root, reference).map_or(Self::ANY, |target| Self::allowed(target, root, parts));
         }
         if let Some(constant) = schema.get("const") {
-            return value(constant);
+            return Self::of(constant);
         }
-        let list = |key: &str| schema.get(key).and_then(Value::as_array).filter(|list| !list.is_empty());
         match schema.get("type") {
-            Some(Value::Array(kinds)) => Self::common(kinds.iter().map(one)),
-            Some(kind) => one(kind),
-            None => match (list("enum"), list("anyOf").or_else(|| list("oneOf"))) {
-                (Some(values), _) => Self::common(values.iter().map(value)),
-                (None, Some(schemas)) => {
-                    Self::common(schemas.iter().map(|schema| Self::resolved(schema, root, references)))
-                }
-                (None, None) => Self::Either,
-            },
+            Some(Value::Array(names)) => return Self::union(names, |name| Self::named(name)),
+            Some(name) => return Self::named(name),
+            None => {}
+        }
+        match (schema.get("enum"), alternatives(schema)) {
+            (Some(Value::Array(values)), _) => Self::union(values, |value| Self::of(value)),
+            (_, Some(schemas)) => Self::union(schemas, |schema| Self::allowed(schema, root, parts)),
+            _ => Self::ANY,
         }
     }
 
-    /// The kind of a value that has one of these kinds.
-    fn common(kinds: impl Iterator<Item = Self>) -> Self {
-        kinds.reduce(|one, other| if one == other { one } else { Self::Either }).unwrap_or(Self::Either)
+    fn union(values: &[Value], mut types: impl FnMut(&Value) -> Self) -> Self {
+        let mut all = Self::NONE;
+        for value in values {
+            all = Self(all.0 | types(value).0);
+            if all == Self::ANY {
+                break;
+            }
+        }
+        if all == Self::NONE { Self::ANY } else { all }
     }
+}
+
+/// The target of a reference within a schema.
+fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    root.pointer(reference.strip_prefix('#')?)
+}
+
+fn alternatives(schema: &Value) -> Option<&[Value]> {
+    let list = schema.get("anyOf").or_else(|| schema.get("oneOf"))?;
+    list.as_array().map(Vec::as_slice)
+}
+
+/// The only texts that a schema of strings, or of strings and `null`, allows; `None`: there may be others.
+pub fn choices(schema: &Value, root: &Value) -> Option<Vec<String>> {
+    let mut found = Vec::new();
+    add_choices(schema, root, &mut MAX_PARTS.clone(), &mut found).then_some(found)
+}
+
+fn add_choices(schema: &Value, root: &Value, parts: &mut usize, found: &mut Vec<String>) -> bool {
+    if *parts == 0 {
+        return false;
+    }
+    *parts -= 1;
+    if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+        return target(root, reference).is_some_and(|target| add_choices(target, root, parts, found));
+    }
+    let text = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Null => Some("null".to_owned()),
+        // Values of other types are not allowed by the type.
+        _ => None,
+    };
+    match (schema.get("const"), schema.get("enum"), alternatives(schema)) {
+        (Some(value), ..) => found.extend(text(value)),
+        (_, Some(Value::Array(values)), _) => found.extend(values.iter().filter_map(text)),
+        (_, _, Some(schemas)) => return schemas.iter().all(|schema| add_choices(schema, root, parts, found)),
+        _ if schema.get("type").is_some_and(|name| name == "null") => found.push("null".to_owned()),
+        _ => return false,
+    }
+    true
+}
+
+/// A schema after its references, if it has any.
+pub fn resolved<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
+    let mut at = schema;
+    for _ in 0..8 {
+        match at.get("$ref").and_then(Value::as_str).and_then(|reference| target(root, reference)) {
+            Some(target) => at = target,
+            None => break,
+        }
+    }
+    at
 }
 
 /// Turns parameters into JSON while they are generated.
@@ -80,8 +178,11 @@ enum State {
     Between(String),
     Value {
         kind: ParameterKind,
+        /// Also has the line break before the value, so that an empty value may have no line.
         end: StopMatcher,
-        /// A value whose kind is only known at its end.
+        /// The line break was passed on.
+        is_open: bool,
+        /// A value whose type is only known at its end.
         held: String,
     },
 }
@@ -111,21 +212,25 @@ impl ParameterParser {
                 let name = seen.strip_suffix(PARAMETER_LEAD).and_then(|seen| seen.rsplit_once(PARAMETER_HEAD));
                 let Some((_, name)) = name else { return (String::new(), false) };
                 let kind = self.kinds.iter().find(|(known, _)| known == name).map(|(_, kind)| *kind);
-                let kind = kind.unwrap_or(ParameterKind::Either);
+                let kind = kind.unwrap_or(ParameterKind::Mixed(JsonTypes::ANY));
                 let separator = if self.count == 0 { "{" } else { ", " };
                 let quote = if kind == ParameterKind::Text { "\"" } else { "" };
                 let json = format!("{separator}{}: {quote}", Value::from(name));
                 self.count += 1;
-                let end = StopMatcher::new(vec![PARAMETER_TAIL.to_owned()]);
-                self.state = State::Value { kind, end, held: String::new() };
+                let mut end = StopMatcher::new(vec![PARAMETER_TAIL.to_owned()]);
+                end.push("\n");
+                self.state = State::Value { kind, end, is_open: false, held: String::new() };
                 (json, false)
             }
-            State::Value { kind, end, held } => {
-                let (text, found) = end.push(ch.encode_utf8(&mut [0; 4]));
+            State::Value { kind, end, is_open, held } => {
+                let (mut text, found) = end.push(ch.encode_utf8(&mut [0; 4]));
+                if !*is_open && !text.is_empty() {
+                    (*is_open, text) = (true, text.split_off(1));
+                }
                 let mut json = match kind {
                     ParameterKind::Text => escaped(&text),
                     ParameterKind::Json => text,
-                    ParameterKind::Either => {
+                    ParameterKind::Mixed(_) => {
                         held.push_str(&text);
                         String::new()
                     }
@@ -134,7 +239,7 @@ impl ParameterParser {
                     match kind {
                         ParameterKind::Text => json.push('"'),
                         ParameterKind::Json => {}
-                        ParameterKind::Either => json = json_or_string(held),
+                        ParameterKind::Mixed(types) => json = json_or_string(*types, held),
                     }
                     self.state = State::Between(String::new());
                 }
@@ -150,10 +255,14 @@ fn escaped(text: &str) -> String {
     quoted.get(1..quoted.len() - 1).unwrap_or_default().to_owned()
 }
 
-fn json_or_string(text: &str) -> String {
+fn json_or_string(types: JsonTypes, text: &str) -> String {
+    // Templates show `null` as Python writes it.
+    if text == "None" && types.contains(JsonTypes::NULL) {
+        return "null".to_owned();
+    }
     match serde_json::from_str::<Value>(text) {
-        Ok(_) => text.trim().to_owned(),
-        Err(_) => Value::from(text).to_string(),
+        Ok(value) if !value.is_string() && types.contains(JsonTypes::of(&value)) => text.trim().to_owned(),
+        _ => Value::from(text).to_string(),
     }
 }
 
@@ -161,7 +270,7 @@ fn json_or_string(text: &str) -> String {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{ParameterKind, ParameterParser};
+    use super::{JsonTypes, ParameterKind, ParameterParser, choices};
     use crate::text::tools::Tool;
 
     fn parsed(parameters: Value, text: &str) -> (String, Vec<bool>) {
@@ -188,11 +297,12 @@ mod tests {
             .concat()
             + &value("any", "no json")
             + &value("unknown", "[1]")
-            + &value("text", "");
+            + &value("text", "")
+            + "<parameter=text>\n</parameter>\n<parameter=any>\n5\n</parameter>\n";
         let (json, ends) = parsed(parameters, &format!("{all}</function>"));
         assert_eq!(ends.iter().position(|end| *end), Some(ends.len() - 1));
         let expected = format!(
-            "{{\"text\": {}, \"count\": 5, \"tags\": [\"x\", {{}}], \"any\": null, \"any\": \"no json\", \"unknown\": [1], \"text\": \"\"}}",
+            "{{\"text\": {}, \"count\": 5, \"tags\": [\"x\", {{}}], \"any\": null, \"any\": \"no json\", \"unknown\": [1], \"text\": \"\", \"text\": \"\", \"any\": \"5\"}}",
             Value::from(text)
         );
         assert_eq!(json, expected);
@@ -201,7 +311,14 @@ mod tests {
 
     #[test]
     fn kinds_follow_from_schemas() {
-        let root = json!({ "$defs": { "loop": { "$ref": "#/$defs/loop" }, "text": { "const": "x" } } });
+        // A hundred alternatives of a hundred alternatives, and so on.
+        let many = vec![json!({ "$ref": "#/$defs/many" }); 100];
+        let root = json!({ "$defs": {
+            "loop": { "$ref": "#/$defs/loop" },
+            "text": { "const": "x" },
+            "many": { "anyOf": many },
+        } });
+        let mixed = |types: u8| ParameterKind::Mixed(JsonTypes(types));
         for (schema, kind) in [
             (json!({ "type": "string" }), ParameterKind::Text),
             (json!({ "type": ["string"] }), ParameterKind::Text),
@@ -210,13 +327,28 @@ mod tests {
             (json!({ "type": ["number", "null"] }), ParameterKind::Json),
             (json!({ "enum": [1, 2] }), ParameterKind::Json),
             (json!({ "anyOf": [{ "type": "object" }, { "type": "array" }] }), ParameterKind::Json),
-            (json!({ "anyOf": [{ "type": "string" }, { "type": "array" }] }), ParameterKind::Either),
-            (json!({ "enum": ["a", 1] }), ParameterKind::Either),
-            (json!({ "$ref": "#/$defs/loop" }), ParameterKind::Either),
-            (json!({ "$ref": "#/$defs/none" }), ParameterKind::Either),
-            (json!({}), ParameterKind::Either),
+            (json!({ "anyOf": [{ "type": "string" }, { "type": "null" }] }), mixed(1 | 2)),
+            (json!({ "enum": ["a", 1] }), mixed(1 | 8)),
+            (json!({ "$ref": "#/$defs/loop" }), mixed(63)),
+            (json!({ "$ref": "#/$defs/many" }), mixed(63)),
+            (json!({ "$ref": "#/$defs/none" }), mixed(63)),
+            (json!({}), mixed(63)),
         ] {
             assert_eq!(ParameterKind::of(&schema, &root), kind, "{schema}");
+        }
+        for (schema, expected) in [
+            (json!({ "$ref": "#/$defs/text" }), Some(vec!["x"])),
+            (json!({ "type": "string", "enum": ["a", 1] }), Some(vec!["a"])),
+            (
+                json!({ "anyOf": [{ "const": "a" }, { "enum": ["b"] }, { "type": "null" }] }),
+                Some(vec!["a", "b", "null"]),
+            ),
+            (json!({ "anyOf": [{ "const": "a" }, { "type": "string" }] }), None),
+            (json!({ "$ref": "#/$defs/many" }), None),
+            (json!({ "type": "string" }), None),
+        ] {
+            let expected = expected.map(|texts| texts.into_iter().map(str::to_owned).collect::<Vec<_>>());
+            assert_eq!(choices(&schema, &root), expected, "{schema}");
         }
     }
 }

@@ -6,6 +6,7 @@
 use candle_core::{D, Tensor as Array};
 
 use super::device::{Candle, tensor_like};
+use super::elementwise::sigmoid;
 use crate::backend::checks;
 use crate::backend::interface::{Backend, RoutedTokens, Tensor};
 use crate::backend::routing::{RouterWeights, Routing};
@@ -40,7 +41,7 @@ fn tracked_weights(routing: &Routing, tokens_of: &[Vec<usize>], scores: &Array) 
     let weights = match weights {
         // A constant that is subtracted from all scores changes no softmax.
         RouterWeights::Softmax => normalised(&scores.broadcast_sub(&scores.detach().max_keepdim(D::Minus1)?)?.exp()?)?,
-        RouterWeights::Sigmoid => ((scores.neg()?.exp()? + 1.)?).recip()?,
+        RouterWeights::Sigmoid => sigmoid(scores)?,
     };
     let weights = weights.mul(&selected)?;
     let weights = if normalise_weights { normalised(&weights)? } else { weights };
