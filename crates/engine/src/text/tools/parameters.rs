@@ -90,12 +90,12 @@ impl JsonTypes {
             return Self::of(constant);
         }
         match schema.get("type") {
-            Some(Value::Array(names)) => return Self::union(names, |name| Self::named(name)),
+            Some(Value::Array(names)) => return Self::union(names, Self::named),
             Some(name) => return Self::named(name),
             None => {}
         }
         match (schema.get("enum"), alternatives(schema)) {
-            (Some(Value::Array(values)), _) => Self::union(values, |value| Self::of(value)),
+            (Some(Value::Array(values)), _) => Self::union(values, Self::of),
             (_, Some(schemas)) => Self::union(schemas, |schema| Self::allowed(schema, root, parts)),
             _ => Self::ANY,
         }
