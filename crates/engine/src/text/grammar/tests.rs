@@ -441,7 +441,7 @@ fn parameters_between_tags_match_their_schemas() {
     let check = |text: &str| read(&mut matcher(&one), text);
     let city = parameter("city", "St.\n\"<parameter=x>");
     for parameters in [
-        city.clone() + &parameter("unit", "F") + &parameter("note", "</parameter> x") + &parameter("days", "[1, 2]"),
+        city.clone() + &parameter("unit", "F") + &parameter("note", "x </parameter> x") + &parameter("days", "[1, 2]"),
         "<parameter=city>\n</parameter>\n".to_owned() + &parameter("unit", "null") + &parameter("days", "[1, 2]"),
         city.clone() + &parameter("days", "[]"),
     ] {
