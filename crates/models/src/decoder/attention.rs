@@ -22,7 +22,7 @@ pub(super) struct Attention<B: PagedAttention> {
     attn_q: Linear<B>,
     attn_k: Linear<B>,
     attn_v: Linear<B>,
-    attn_output: Linear<B>,
+    pub attn_output: Linear<B>,
     /// Norms of each head's queries and keys.
     qk_norms: Option<[Norm<B>; 2]>,
     shape: AttentionShape,
@@ -80,11 +80,6 @@ impl<B: PagedAttention> Attention<B> {
         drop(normed);
         ctx.write_kv(arena, layer, batch, [&k, &v])?;
         gated(ctx, ctx.kv_attention(arena, layer, batch, &self.shape, &q)?, gate)
-    }
-
-    /// Projects attention back to the residual stream.
-    pub fn output(&self, ctx: &Context<'_, B>, attention: &Tensor<B>) -> Result<Tensor<B>> {
-        self.attn_output.forward(ctx, attention)
     }
 
     fn project(&self, ctx: &Context<'_, B>, normed: &Tensor<B>, angles: &[Angles<B>]) -> Result<Projected<B>> {

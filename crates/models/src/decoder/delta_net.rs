@@ -24,7 +24,7 @@ pub(super) struct DeltaNet<B: Recurrent> {
     rule: DeltaRule<B>,
     /// The norm of each head's output.
     ssm_norm: Norm<B>,
-    ssm_out: Linear<B>,
+    pub ssm_out: Linear<B>,
 }
 
 /// The projections of the input.
@@ -66,11 +66,6 @@ impl<B: Recurrent> DeltaNet<B> {
         let inputs = DeltaRuleInputs { qkv: convolved, a: &a, b: &b };
         let out = ctx.delta_rule(&self.rule, states.part_after(1), inputs)?;
         self.gated(ctx, &out, gate)
-    }
-
-    /// Projects the result of a layer back to the residual stream.
-    pub fn output(&self, ctx: &Context<'_, B>, mixed: &Tensor<B>) -> Result<Tensor<B>> {
-        self.ssm_out.forward(ctx, mixed)
     }
 
     fn project(&self, ctx: &Context<'_, B>, normed: &Tensor<B>) -> Result<Projected<B>> {

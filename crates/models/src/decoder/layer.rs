@@ -82,12 +82,13 @@ impl<B: Recurrent> Mixer<B> {
 
     /// Projects the mixed tokens back to the residual stream, token by token.
     fn output(&self, ctx: &Context<'_, B>, mixed: &Tensor<B>) -> Result<Tensor<B>> {
-        match self {
-            Self::Attention(attention) => attention.output(ctx, mixed),
-            Self::ShortConv(conv) => conv.output(ctx, mixed),
-            Self::DeltaNet(net) => net.output(ctx, mixed),
-            Self::Mamba2(mamba) => mamba.output(ctx, mixed),
-        }
+        let projection = match self {
+            Self::Attention(attention) => &attention.attn_output,
+            Self::ShortConv(conv) => &conv.output,
+            Self::DeltaNet(net) => &net.ssm_out,
+            Self::Mamba2(mamba) => &mamba.ssm_out,
+        };
+        projection.forward(ctx, mixed)
     }
 }
 

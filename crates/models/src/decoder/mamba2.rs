@@ -21,7 +21,7 @@ pub(super) struct Mamba2<B: Recurrent> {
     norm: Norm<B>,
     /// The weights of the norm minus one, after as many zeros, if groups have their own: `[1, 1, 1, 2 · values_len]`.
     group_weights: Option<Tensor<B>>,
-    ssm_out: Linear<B>,
+    pub ssm_out: Linear<B>,
 }
 
 impl<B: Recurrent> Mamba2<B> {
@@ -69,11 +69,6 @@ impl<B: Recurrent> Mamba2<B> {
         let inputs = StateSpaceInputs { xbc: &convolved, steps: &steps };
         let out = ctx.state_space(&self.space, states.part_after(1), inputs)?;
         self.gated(ctx, &out, gate)
-    }
-
-    /// Projects the result of a layer back to the residual stream.
-    pub fn output(&self, ctx: &Context<'_, B>, mixed: &Tensor<B>) -> Result<Tensor<B>> {
-        self.ssm_out.forward(ctx, mixed)
     }
 
     fn project(&self, ctx: &Context<'_, B>, normed: &Tensor<B>) -> Result<[Tensor<B>; 3]> {

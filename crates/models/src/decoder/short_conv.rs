@@ -14,7 +14,7 @@ pub(super) struct ShortConv<B: Recurrent> {
     /// `b`, `c` and `x`.
     inputs: [Linear<B>; 3],
     conv: CausalConv<B>,
-    output: Linear<B>,
+    pub output: Linear<B>,
 }
 
 impl<B: Recurrent> ShortConv<B> {
@@ -34,11 +34,6 @@ impl<B: Recurrent> ShortConv<B> {
     /// Continues from the sequences' states, and writes the new ones.
     pub fn forward(&self, ctx: &Context<'_, B>, normed: &Tensor<B>, states: StatePart<'_, B>) -> Result<Tensor<B>> {
         self.gated(ctx, normed, |x| ctx.causal_conv(&self.conv, states, x))
-    }
-
-    /// Projects the convolved tokens back to the residual stream.
-    pub fn output(&self, ctx: &Context<'_, B>, mixed: &Tensor<B>) -> Result<Tensor<B>> {
-        self.output.forward(ctx, mixed)
     }
 
     fn gated(

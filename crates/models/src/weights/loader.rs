@@ -151,10 +151,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// Loads a projection to `rows` outputs from the first candidate that exists. With `biased`, it must have a bias.
     pub fn linear(&self, candidates: &[Candidate], rows: usize, columns: usize, biased: bool) -> Result<Linear<B>> {
         let (candidate, name) = self.find(candidates, columns)?;
-        let mut weight = self.read_rows(&name, candidate.first, rows)?;
-        if let Some(dtype) = self.precision {
-            weight = weight.rounded(dtype);
-        }
+        let weight = self.rounded(self.read_rows(&name, candidate.first, rows)?);
         let bias = self.load_bias(candidate, rows)?;
         if biased && bias.is_none() {
             return Err(self.missing_tensor(&candidate.stem, Role::Bias));
@@ -196,10 +193,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         }
         let dtype = self.source.dtype(&name).ok_or_else(|| self.missing(stem))?;
         let rows = parts.iter().map(ExactSizeIterator::len).sum();
-        let mut weight = Rows::from_bytes(dtype, rows, columns, bytes)?;
-        if let Some(dtype) = self.precision {
-            weight = weight.rounded(dtype);
-        }
+        let weight = self.rounded(Rows::from_bytes(dtype, rows, columns, bytes)?);
         Linear::read(&self.backend, &weight, None, false)
     }
 
@@ -260,6 +254,14 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.source.rows(name, first, count)
     }
 
+    /// Rows in the type to which the weights of projections are rounded.
+    fn rounded<'r>(&self, rows: Rows<'r>) -> Rows<'r> {
+        match self.precision {
+            Some(dtype) => rows.rounded(dtype),
+            None => rows,
+        }
+    }
+
     fn check_shape(&self, name: &str, shape: &[usize], matches: bool, expected: &[usize]) -> Result<()> {
         match matches {
             true => Ok(()),
@@ -302,10 +304,7 @@ impl<B: Convolutions> Loader<'_, B> {
         let expected = [outputs, inputs, height, width];
         self.check_shape(&name, &shape, shape == expected, &expected)?;
         let (rows, _) = flat(&shape);
-        let mut weight = self.read_rows(&name, 0, rows)?;
-        if let Some(dtype) = self.precision {
-            weight = weight.rounded(dtype);
-        }
+        let weight = self.rounded(self.read_rows(&name, 0, rows)?);
         let bias = self.optional_vector(stem, Role::Bias, outputs)?;
         let conv = Conv::read(&self.backend, &weight, window, bias.as_deref())?;
         let (stem, columns, dtype) = (stem.to_owned(), inputs * height * width, weight.dtype);
@@ -323,10 +322,7 @@ impl<B: TimeConvolutions> Loader<'_, B> {
         let (name, found) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
         let expected = [outputs, inputs, kernel];
         self.check_shape(&name, &found, found == expected || found == [outputs, inputs, kernel, 1], &expected)?;
-        let mut weight = self.read_rows(&name, 0, flat(&found).0)?;
-        if let Some(dtype) = self.precision {
-            weight = weight.rounded(dtype);
-        }
+        let weight = self.rounded(self.read_rows(&name, 0, flat(&found).0)?);
         let bias = self.optional_vector(stem, Role::Bias, outputs)?;
         Conv1d::read(&self.backend, &weight, shape, bias.as_deref())
     }

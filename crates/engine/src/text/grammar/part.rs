@@ -9,6 +9,7 @@ use crate::text::tools::Tool;
 /// Max parts of a schema to try one by one if it does not compile, and how often.
 const MAX_SUSPECTS: usize = 200;
 const MAX_ROUNDS: usize = 4;
+
 /// A schema in the grammar.
 pub(super) struct Part {
     /// Its name in the grammar's Lark rules.

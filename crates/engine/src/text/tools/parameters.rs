@@ -31,7 +31,8 @@ pub enum ParameterKind {
 impl ParameterKind {
     /// The kind of a parameter with this schema, which is a part of `root`.
     pub fn of(schema: &Value, root: &Value) -> Self {
-        match JsonTypes::allowed(schema, root, &mut MAX_PARTS.clone()) {
+        let mut parts = MAX_PARTS;
+        match JsonTypes::allowed(schema, root, &mut parts) {
             JsonTypes::STRING => Self::Text,
             types if types.contains(JsonTypes::STRING) => Self::Mixed(types),
             _ => Self::Json,
@@ -125,8 +126,8 @@ fn alternatives(schema: &Value) -> Option<&[Value]> {
 
 /// The only texts that a schema of strings, or of strings and `null`, allows; `None`: there may be others.
 pub fn choices(schema: &Value, root: &Value) -> Option<Vec<String>> {
-    let mut found = Vec::new();
-    add_choices(schema, root, &mut MAX_PARTS.clone(), &mut found).then_some(found)
+    let (mut parts, mut found) = (MAX_PARTS, Vec::new());
+    add_choices(schema, root, &mut parts, &mut found).then_some(found)
 }
 
 fn add_choices(schema: &Value, root: &Value, parts: &mut usize, found: &mut Vec<String>) -> bool {

@@ -21,29 +21,18 @@ const CHUNK: usize = 64;
 /// The logarithm of a factor that must vanish.
 const NEVER: f32 = -1e30;
 
-/// What heads compute with: `[tokens, value_heads, …]`.
+/// What heads of values compute with: of all tokens, `[tokens, value_heads, …]`, or of texts of equal length by head,
+/// `[texts · value_heads, tokens, …]`.
 pub(super) struct HeadInputs {
     /// The update of the state is that of the delta rule, and not that of a state space.
     pub is_delta_rule: bool,
     pub q: Array,
     pub k: Array,
     pub v: Array,
-    /// Logarithms of the state's factors: `[tokens, value_heads]`.
+    /// Logarithms of the state's factors, one for each head.
     pub log_factors: Array,
-    /// Weights of the updates: `[tokens, value_heads]`.
+    /// Weights of the updates, one for each head.
     pub weights: Array,
-}
-
-/// The heads of texts of equal length: `[heads, tokens, …]`.
-struct Heads {
-    is_delta_rule: bool,
-    q: Array,
-    k: Array,
-    v: Array,
-    /// `[heads, tokens]`
-    log_factors: Array,
-    /// `[heads, tokens, 1]`
-    weights: Array,
 }
 
 /// Computes texts from the states `before`, `[state_len]` each. Returns the outputs, `[tokens, values_len]`, and the states after
@@ -63,12 +52,12 @@ pub(super) fn compute(
             let x = x.index_select(&rows, 0)?.reshape((count, length, heads, width))?;
             x.transpose(1, 2)?.contiguous()?.reshape((count * heads, length, width))
         };
-        let heads_of_texts = Heads {
+        let heads_of_texts = HeadInputs {
             is_delta_rule: inputs.is_delta_rule,
             q: by_head(&inputs.q, shape.key_width)?,
             k: by_head(&inputs.k, shape.key_width)?,
             v: by_head(&inputs.v, shape.value_width)?,
-            log_factors: by_head(&inputs.log_factors, 1)?.squeeze(2)?,
+            log_factors: by_head(&inputs.log_factors, 1)?,
             weights: by_head(&inputs.weights, 1)?,
         };
         let state = stacked(before, group)?.reshape((count * heads, shape.key_width, shape.value_width))?;
@@ -153,7 +142,7 @@ fn expanded(candle: &Candle, shape: &RecurrenceShape, x: &Array) -> Result<Array
 
 /// Computes chunk by chunk from a state, `[heads, key_width, value_width]`. Returns the outputs, `[heads, tokens, value_width]`, and
 /// the state after them.
-fn chunks(candle: &Candle, heads: &Heads, mut state: Array, length: usize) -> Result<(Array, Array)> {
+fn chunks(candle: &Candle, heads: &HeadInputs, mut state: Array, length: usize) -> Result<(Array, Array)> {
     let (mut outputs, mut masks) = (Vec::new(), None);
     for first in (0..length).step_by(CHUNK) {
         let count = CHUNK.min(length - first);
@@ -161,7 +150,7 @@ fn chunks(candle: &Candle, heads: &Heads, mut state: Array, length: usize) -> Re
         let [q, k, v, weights] = [&heads.q, &heads.k, &heads.v, &heads.weights].map(part);
         let (q, k, v, weights) = (q?, k?, v?, weights?);
         // From the beginning of the chunk to each token.
-        let decay = part(&heads.log_factors)?.cumsum(1)?;
+        let decay = part(&heads.log_factors)?.squeeze(2)?.cumsum(1)?;
         let between = decay.unsqueeze(2)?.broadcast_sub(&decay.unsqueeze(1)?)?;
         let masks = match &mut masks {
             Some((tokens, masks)) if *tokens == count => masks,
