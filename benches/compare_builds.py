@@ -2,23 +2,27 @@
 
     cargo build --release && cp target/release/outpost /tmp/new
     git stash || git checkout BASE; cargo build --release && cp target/release/outpost /tmp/old
-    python3 benches/compare_builds.py /tmp/old /tmp/new [--image-models ROOT --image-model NAME]
+    python3 benches/compare_builds.py /tmp/old /tmp/new [--image-models ROOT --image-model NAME] [--transcription-model NAME]
 
 Both servers run at the same time and are measured alternately, so that other load on the machine affects both. Each
 round starts new processes, because the placement of memory alone changes the speed by a few per cent. The ratio is the
 median of the rounds' ratios, with their interquartile range in brackets. Above 1, the new build is faster.
 
 `--image-model` is a Stable Diffusion model, which generates images of 256 × 256 with bfloat16 weights.
-`peers/image.py --keep` creates one.
+`peers/image.py --keep` creates one. `--transcription-model` is a Whisper model among the others, which transcribes 30 s of
+noise.
 """
 
 import argparse
 import http.client
+import io
 import json
 import pathlib
+import random
 import statistics
 import sys
 import time
+import wave
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benches/peers"))
@@ -39,11 +43,12 @@ class Server(Outpost):
         self.connection.close()
         self.connection.connect()
 
-    def request_seconds(self, method, path, body=None):
-        """The duration of one request, in seconds."""
-        headers = {"authorization": "Bearer " + self.key, "content-type": "application/json"}
+    def request_seconds(self, method, path, body=None, kind="application/json"):
+        """The duration of one request, in seconds. A body that is not bytes is sent as JSON."""
+        headers = {"authorization": "Bearer " + self.key, "content-type": kind}
+        content = body if body is None or isinstance(body, bytes) else json.dumps(body)
         began = time.perf_counter()
-        self.connection.request(method, path, json.dumps(body) if body else None, headers)
+        self.connection.request(method, path, content, headers)
         response = self.connection.getresponse()
         text = response.read()
         assert response.status == 200, text
@@ -99,6 +104,23 @@ def image(server, seed):
     return 1 / server.request_seconds("POST", "/v1/images/generations", body)
 
 
+def transcription(server, seed):
+    boundary, seconds = "boundary", smoke.few(30, 1)
+    noise = random.Random(seed).randbytes(2 * smoke.RATE * seconds)
+    audio = io.BytesIO()
+    with wave.open(audio, "wb") as file:
+        file.setparams((1, 2, smoke.RATE, 0, "NONE", ""))
+        file.writeframes(noise)
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in (("model", server.model), ("temperature", "0"), ("language", "en"))
+    ]
+    head = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="noise.wav"\r\n\r\n'
+    body = "".join([*parts, head]).encode() + audio.getvalue() + f"\r\n--{boundary}--\r\n".encode()
+    kind = f"multipart/form-data; boundary={boundary}"
+    return seconds / server.request_seconds("POST", "/v1/audio/transcriptions", body, kind)
+
+
 MEASURES = {
     "chat of 1 token, requests/s": short_chat,
     "prefill of 512, tokens/s": prefill(512),
@@ -141,6 +163,7 @@ def main():
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "models")
     parser.add_argument("--image-models", type=pathlib.Path)
     parser.add_argument("--image-model")
+    parser.add_argument("--transcription-model")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", help="measures whose name contains this")
@@ -152,6 +175,9 @@ def measure(args):
     compare(MEASURES, args, CHAT, ["--no-speculation"], args.models)
     if args.image_model:
         compare({"image of 256 x 256, images/s": image}, args, args.image_model, ["--precision", "bf16"], args.image_models)
+    if args.transcription_model:
+        measures = {"transcription, seconds of audio/s": transcription}
+        compare(measures, args, args.transcription_model, [], args.models)
 
 
 if __name__ == "__main__":

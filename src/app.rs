@@ -55,6 +55,7 @@ use crate::http::routes::responses::BackgroundResponseCodec;
 use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
 use crate::http::unknown_fields::UnknownFields;
+use crate::ids::ProjectId;
 use crate::service::Services;
 use crate::service::keys::keyless;
 use crate::service::keys::secret::Secret;
@@ -67,6 +68,9 @@ use crate::upstream::{ShutdownPhase, UpstreamClient};
 
 /// File with the first admin key, for scripts.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
+
+/// Folder of the prefix cache on disk, in the data folder.
+const PREFIX_CACHE_FOLDER: &str = "prefix-cache";
 
 /// How long a server that stops still reads requests of connections that are open already.
 const ANSWER_ACCEPTED: Duration = Duration::from_millis(250);
@@ -179,7 +183,7 @@ impl App {
             Tls::Off | Tls::Files { .. } => certificate,
         };
         let tls = certificate.as_ref().map(Certificate::server_config).transpose()?;
-        let settings = engine_settings(config, devices);
+        let settings = engine_settings(config, devices, &store);
         for line in settings.devices.describe(settings.threads) {
             tracing::debug!("{line}");
         }
@@ -316,7 +320,7 @@ impl App {
         let api = self.stopper.api.clone();
         let upkeep = ModelUpkeep::start(&self.stopper.engine)?;
         let pruning = actix_web::rt::spawn(prune(api.clone(), self.retention));
-        let sweeping = actix_web::rt::spawn(sweep(api.clone()));
+        let sweeping = actix_web::rt::spawn(sweep(api.clone(), self.stopper.engine.clone()));
         let recording = actix_web::rt::spawn(record_run(self.run_record.clone()));
         let limits = api.services.limits.clone();
         let leasing = limits.are_shared().then(|| actix_web::rt::spawn(exchange_leases(limits)));
@@ -384,8 +388,8 @@ async fn record_run(record: Arc<RunRecord>) {
     }
 }
 
-/// Removes expired images, responses and the like now and every minute.
-async fn sweep(api: Data<Api>) {
+/// Removes expired images, responses and the like, and what the engine keeps of archived projects, now and every minute.
+async fn sweep(api: Data<Api>, engine: Engine) {
     let store = api.store.clone();
     loop {
         let keeping = store.clone();
@@ -395,6 +399,7 @@ async fn sweep(api: Data<Api>) {
         if api.services.maintenance.is_due_here().await {
             sweep_once(&api.services).await;
         }
+        forget_archived(&api.services, &engine).await;
         actix_web::rt::time::sleep(Duration::from_secs(60)).await;
     }
 }
@@ -405,6 +410,17 @@ async fn sweep_once(services: &Services) {
     log_sweep("chat completions", services.chat_completions.sweep().await);
     if let Err(error) = services.maintenance.sweep().await {
         tracing::warn!(%error, "expired idempotency keys could not be removed");
+    }
+}
+
+/// Deletes the texts of archived projects from the prefix cache on disk, which each node has for itself.
+async fn forget_archived(services: &Services, engine: &Engine) {
+    for tenant in engine.tenants_on_disk() {
+        match services.projects.is_active(ProjectId::from_bytes(tenant.to_be_bytes())).await {
+            Ok(true) => {}
+            Ok(false) => engine.forget_on_disk(tenant),
+            Err(error) => tracing::warn!(%error, "texts of archived projects may still be in the prefix cache on disk"),
+        }
     }
 }
 
@@ -498,7 +514,7 @@ fn local_url(address: SocketAddr, is_secure: bool) -> String {
     format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
 }
 
-fn engine_settings(config: &Config, devices: engine::Devices) -> engine::Settings {
+fn engine_settings(config: &Config, devices: engine::Devices, store: &Store) -> engine::Settings {
     let defaults = engine::Settings::new(config.paths.models.clone(), config.memory);
     let kv_type = match config.kv_type {
         config::KvType::F16 => engine::KvType::F16,
@@ -510,6 +526,7 @@ fn engine_settings(config: &Config, devices: engine::Devices) -> engine::Setting
         max_running: config.max_running,
         max_queued_requests: config.max_queued,
         kv_type,
+        prefix_disk: prefix_disk(config, store),
         speculate: config.speculate,
         drafts: drafts(&config.draft_model),
         precisions: precisions(&config.precision),
@@ -517,6 +534,23 @@ fn engine_settings(config: &Config, devices: engine::Devices) -> engine::Setting
         sandbox: config.sandbox.clone(),
         ..defaults
     }
+}
+
+/// Deletes the files of an earlier run if there is no prefix cache on disk any more.
+fn prefix_disk(config: &Config, store: &Store) -> Option<engine::PrefixDiskSettings> {
+    let folder = config.paths.data.join(PREFIX_CACHE_FOLDER);
+    if config.prefix_cache_disk.is_none()
+        && let Err(error) = fs::remove_dir_all(&folder)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, path = %folder.display(), "the prefix cache on disk, which is off, cannot be deleted");
+    }
+    Some(engine::PrefixDiskSettings {
+        folder,
+        max_bytes: config.prefix_cache_disk?,
+        key: engine::PrefixDiskKey(store.pepper().prefix_cache_key()),
+        reserve: DiskReserve::new(&config.paths.data, config.min_free_disk),
+    })
 }
 
 impl From<Precision> for engine::Precision {

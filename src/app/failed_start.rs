@@ -80,7 +80,10 @@ impl DataFolderSnapshot {
         let mut new: Vec<OsString> = fs::read_dir(&self.folder)?.flatten().map(|entry| entry.file_name()).collect();
         new.retain(|name| !before.contains(name) && !kept.iter().any(|kept| name == kept));
         new.sort_by_key(|name| name != DATABASE_FILE);
-        new.iter().try_for_each(|name| fs::remove_file(self.folder.join(name)))
+        new.iter().map(|name| self.folder.join(name)).try_for_each(|path| match path.is_dir() {
+            true => fs::remove_dir_all(path),
+            false => fs::remove_file(path),
+        })
     }
 
     /// Removes the folder and its new parents, unless something is left in them.

@@ -135,6 +135,10 @@ pub struct ServeArgs {
     /// Data type of the KV cache; q8 takes half the memory of f16
     #[arg(long, env = "OUTPOST_KV_TYPE", default_value = "f16", value_name = "TYPE")]
     pub kv_type: KvType,
+    /// Size of the prefix cache on disk, such as 20GiB: prompts that continue earlier texts are computed faster after a
+    /// restart, too [default: none]
+    #[arg(long, env = "OUTPOST_PREFIX_CACHE_DISK", value_name = "SIZE", value_parser = parse_size)]
+    pub prefix_cache_disk: Option<u64>,
     /// Completions that are generated at the same time; others wait
     #[arg(long, env = "OUTPOST_MAX_RUNNING", default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub max_running: u16,

@@ -79,6 +79,7 @@ pub const KEYS: &[Key] = &[
     Key::new("compute.memory", "memory", AfterRestart).example(r#""6GiB""#),
     Key::new("compute.device", "device", AfterRestart).example(r#"["auto"]"#),
     Key::new("compute.kv_type", "kv_type", AfterRestart),
+    Key::new("compute.prefix_cache_disk", "prefix_cache_disk", AfterRestart).example(r#""20GiB""#),
     Key::new("compute.max_running", "max_running", AfterRestart),
     Key::new("compute.speculation", "no_speculation", AfterRestart)
         .opposite("Whether speculative decoding is used where it saves time; it never changes the output"),

@@ -71,6 +71,8 @@ pub struct Config {
     pub threads: usize,
     pub memory: u64,
     pub kv_type: KvType,
+    /// Max bytes of the prefix cache on disk. `None`: there is none.
+    pub prefix_cache_disk: Option<u64>,
     pub max_running: usize,
     pub max_queued: usize,
     pub speculate: bool,
@@ -158,6 +160,7 @@ impl Config {
             threads: args.compute.threads(),
             memory: args.compute.memory(),
             kv_type: args.kv_type,
+            prefix_cache_disk: args.prefix_cache_disk,
             max_running: args.max_running.into(),
             max_queued: args.max_queued.into(),
             speculate: !args.no_speculation,

@@ -146,6 +146,12 @@ impl Projects {
         written.await
     }
 
+    /// True if there is such a project and it is not archived.
+    pub async fn is_active(&self, id: ProjectId) -> Result<bool> {
+        let record = self.store.read(move |tx| projects::find(tx, id)).await?;
+        Ok(record.is_some_and(|record| record.archived_at.is_none()))
+    }
+
     fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
         AuditEntry::new(&self.clock_rng, Some(access), action)
     }

@@ -315,6 +315,7 @@ pub fn config(folder: &Path) -> Config {
         threads: 2,
         memory: 2 << 30,
         kv_type: KvType::F16,
+        prefix_cache_disk: None,
         max_running: 32,
         max_queued: 256,
         speculate: true,

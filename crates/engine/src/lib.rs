@@ -34,7 +34,9 @@ mod tokenizer;
 mod training;
 mod transcription;
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ring::digest::{Context, SHA256};
 use tokio::sync::oneshot;
@@ -77,7 +79,7 @@ use runtime::{DeviceIndex, DeviceInfo, Runtime, ShutdownPhase};
 use settings::DELTA_BUFFER;
 pub use settings::{
     Drafts, MAX_ALLOWED_TOKENS, MAX_BAD_WORDS, MAX_CHOICES, MAX_IMAGES, MAX_LOGPROBS_PER_POSITION, MAX_STOP_BYTES,
-    MAX_STOP_TOKENS, MAX_STOPS, MAX_TOP_LOGPROBS, Settings,
+    MAX_STOP_TOKENS, MAX_STOPS, MAX_TOP_LOGPROBS, PrefixDiskKey, PrefixDiskSettings, Settings,
 };
 use speech::{SpeechJob, SpeechQueue};
 pub use speech::{SpeechModel, SpeechParts, SpeechRequest, SpokenPart, VoiceInfo};
@@ -85,6 +87,7 @@ pub use text::chat_template::PromptError;
 use text::content_hash;
 pub use text::grammar::{CompiledGrammar, GrammarError, Unenforced, gbnf_to_lark};
 pub use text::model::TextModel;
+use text::prefix_disk::PrefixDisk;
 pub use text::prompt::{MediaSpan, Prompt};
 pub use text::prompt_options::{PromptEnd, PromptOptions, RESERVED_VARIABLES, TemplateVariable};
 pub use text::queue::Load;
@@ -112,6 +115,9 @@ pub use transcription::{
     TranscriptionModel, TranscriptionRequest, TranscriptionTask, WINDOW_SAMPLES, WindowSender, Word,
 };
 
+/// Max time for what the prefix cache on disk still writes when the engine stops.
+const LAST_WRITES: Duration = Duration::from_secs(5);
+
 /// A handle to the engine. The engine stops when the last handle is dropped.
 #[derive(Clone)]
 pub struct Engine {
@@ -121,6 +127,7 @@ pub struct Engine {
 struct Owner {
     registry: Arc<Registry>,
     devices: Arc<[DeviceWorker]>,
+    prefix_disk: Option<Arc<PrefixDisk>>,
     metrics: Arc<Metrics>,
 }
 
@@ -132,11 +139,19 @@ impl Engine {
         let metrics = Arc::new(metrics);
         let (devices, placement) = start_devices(&settings, &metrics, &clock)?;
         let devices: Arc<[DeviceWorker]> = devices.into();
+        let prefix_disk = settings.prefix_disk.clone();
+        let prefix_disk = prefix_disk.map(|disk| PrefixDisk::start(disk, Arc::clone(&clock), Arc::clone(&metrics)));
+        let prefix_disk = prefix_disk.transpose()?.map(Arc::new);
+        for device in &*devices {
+            if let (Some(disk), Some(texts)) = (&prefix_disk, device.queues.get::<TextQueue>()) {
+                texts.set_prefix_disk(disk);
+            }
+        }
         let registry = Arc::new(Registry::new(settings, Arc::clone(&devices), placement, clock));
         for device in &*devices {
             device.runtime.set_idle_models(Arc::downgrade(&registry) as _);
         }
-        Ok(Self { owner: Arc::new(Owner { registry, devices, metrics }) })
+        Ok(Self { owner: Arc::new(Owner { registry, devices, prefix_disk, metrics }) })
     }
 
     /// The queue of the device that runs a model.
@@ -185,8 +200,7 @@ impl Engine {
     /// instruction set or the kind of GPU, and the type of the KV cache. Requests with the same seed get the same text while
     /// it stays the same.
     pub fn system_fingerprint(&self, model: &TextModel) -> String {
-        let device = self.owner.devices.get(model.device).map_or("cpu", |device| &device.runtime.device.name);
-        let kind = device.split(':').next().unwrap_or(device);
+        let kind = self.owner.devices.get(model.device).map_or("cpu", |device| device.runtime.device.kind());
         let (kernels, kv_type) = (Isa::detect().name(), self.kv_type(model));
         let version = env!("CARGO_PKG_VERSION");
         let mut hash = Context::new(&SHA256);
@@ -302,6 +316,16 @@ impl Engine {
         total.saturating_sub(model.leased_bytes())
     }
 
+    /// The tenants whose texts are in the prefix cache on disk.
+    pub fn tenants_on_disk(&self) -> HashSet<u128> {
+        self.owner.prefix_disk.as_ref().map_or_else(HashSet::new, |disk| disk.tenants())
+    }
+
+    /// Deletes a tenant's texts from the prefix cache on disk.
+    pub fn forget_on_disk(&self, tenant: u128) {
+        self.owner.prefix_disk.iter().for_each(|disk| disk.forget(tenant));
+    }
+
     /// Sets the most queued text requests of a model. Those that are queued already stay.
     pub fn set_max_queued(&self, requests: usize) {
         self.texts().for_each(|texts| texts.set_max_queued(requests));
@@ -341,7 +365,7 @@ impl Engine {
 
     /// The engine's metrics as OpenMetrics text.
     pub fn metrics(&self) -> String {
-        let Owner { registry, devices, metrics } = &*self.owner;
+        let Owner { registry, devices, metrics, .. } = &*self.owner;
         for model in registry.loaded_networks() {
             if let Ok(texts) = self.queue::<TextQueue>(model.device) {
                 metrics.load(model.id(), &texts.lock().scheduler.counts_of(model.key));
@@ -380,6 +404,7 @@ impl Drop for Owner {
     fn drop(&mut self) {
         self.devices.iter().for_each(|device| device.runtime.advance(ShutdownPhase::Closed));
         self.devices.iter().for_each(DeviceWorker::join);
+        self.prefix_disk.iter().for_each(|disk| disk.close(LAST_WRITES));
     }
 }
 

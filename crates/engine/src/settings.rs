@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::devices::Devices;
 use super::precision::Precisions;
+use outpost_common::disk_space::DiskReserve;
 use outpost_models::kv::KvType;
 use outpost_models::step_memory::StepLimits;
 
@@ -30,6 +31,8 @@ pub struct Settings {
     pub prefill_chunk: usize,
     /// The data type of the KV cache.
     pub kv_type: KvType,
+    /// The prefix cache on disk, if there is one.
+    pub prefix_disk: Option<PrefixDiskSettings>,
     /// Enables speculative decoding where it saves time. It does not change the output.
     pub speculate: bool,
     /// The draft models to use.
@@ -51,6 +54,28 @@ pub struct Settings {
     /// The `outpost` program. Tokenizers and chat templates run in child processes of it, with time and memory limits.
     /// `None`: they run in this process, which a malicious model file can then crash.
     pub sandbox: Option<PathBuf>,
+}
+
+/// The prefix cache on disk.
+#[derive(Clone, Debug)]
+pub struct PrefixDiskSettings {
+    /// The folder of its files, which belongs to this process alone.
+    pub folder: PathBuf,
+    /// Max bytes of all files.
+    pub max_bytes: u64,
+    /// A secret from which the keys of all files derive.
+    pub key: PrefixDiskKey,
+    /// The space of the disk that is kept back for more important data.
+    pub reserve: DiskReserve,
+}
+
+#[derive(Clone)]
+pub struct PrefixDiskKey(pub [u8; 32]);
+
+impl std::fmt::Debug for PrefixDiskKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PrefixDiskKey(..)")
+    }
 }
 
 /// Which draft models to use for speculative decoding.
@@ -81,6 +106,7 @@ impl Settings {
             tenant_divisor: 2,
             prefill_chunk: 256,
             kv_type: KvType::default(),
+            prefix_disk: None,
             speculate: true,
             drafts: Drafts::default(),
             precisions: Precisions::default(),

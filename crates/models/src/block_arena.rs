@@ -7,7 +7,9 @@
 use std::any::Any;
 use std::fmt;
 
-use super::error::Result;
+use half::f16;
+
+use super::error::{ModelError, Result};
 
 /// A block's number in its [`BlockArena`].
 pub type BlockId = u32;
@@ -26,11 +28,66 @@ pub trait BlockArena: fmt::Debug + Send + Any {
     /// Frees a block's memory.
     fn release(&mut self, id: BlockId);
 
+    /// Appends the contents of a block to `bytes`, for [`Self::load`] of an arena of the same shape on the same kind of device.
+    ///
+    /// # Errors
+    /// If the block has no memory, or the device fails.
+    fn save(&self, id: BlockId, bytes: &mut Vec<u8>) -> Result<()>;
+
+    /// Sets the contents of a block, which has memory, to what [`Self::save`] appended.
+    ///
+    /// # Errors
+    /// If these are not the bytes of one block, the block has no memory, or the device fails. The contents are undefined then.
+    fn load(&mut self, id: BlockId, bytes: &[u8]) -> Result<()>;
+
     /// The number of blocks that have memory.
     fn len(&self) -> usize;
 
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// The error of [`BlockArena::save`] and [`BlockArena::load`] for a block without memory.
+pub(super) fn missing_block(id: BlockId) -> ModelError {
+    ModelError::Compute(format!("block {id} has no memory"))
+}
+
+/// A number of a saved block.
+pub(super) trait SavedNumber: Copy {
+    fn append(numbers: &[Self], bytes: &mut Vec<u8>);
+
+    /// Fills `numbers` from the beginning of `bytes`. Returns the rest; `None`: there are too few.
+    fn fill<'a>(numbers: &mut [Self], bytes: &'a [u8]) -> Option<&'a [u8]>;
+}
+
+macro_rules! saved_number {
+    ($($number:ty: $size:literal),*) => {$(
+        impl SavedNumber for $number {
+            fn append(numbers: &[Self], bytes: &mut Vec<u8>) {
+                let start = bytes.len();
+                bytes.resize(start + numbers.len() * $size, 0);
+                let (chunks, _) = bytes[start..].as_chunks_mut::<$size>();
+                chunks.iter_mut().zip(numbers).for_each(|(chunk, number)| *chunk = number.to_le_bytes());
+            }
+
+            fn fill<'a>(numbers: &mut [Self], bytes: &'a [u8]) -> Option<&'a [u8]> {
+                let (own, rest) = bytes.split_at_checked(numbers.len() * $size)?;
+                let (chunks, _) = own.as_chunks::<$size>();
+                numbers.iter_mut().zip(chunks).for_each(|(number, chunk)| *number = <$number>::from_le_bytes(*chunk));
+                Some(rest)
+            }
+        }
+    )*};
+}
+
+saved_number!(f32: 4, f16: 2, i8: 1);
+
+/// The result of [`SavedNumber::fill`] for the last numbers of a block: nothing may be left.
+pub(super) fn filled(id: BlockId, rest: Option<&[u8]>) -> Result<()> {
+    match rest {
+        Some([]) => Ok(()),
+        _ => Err(ModelError::Compute(format!("the saved contents of block {id} have another size"))),
     }
 }
 

@@ -26,7 +26,7 @@ impl StateArenas {
     pub fn ensure(&mut self, group: usize, id: BlockId) -> Result<()> {
         match self.group(group) {
             Some(arena) => arena.ensure(id),
-            None => Err(ModelError::Compute(format!("the model has no group {group} of blocks"))),
+            None => Err(no_group(group)),
         }
     }
 
@@ -35,6 +35,17 @@ impl StateArenas {
         if let Some(arena) = self.group(group) {
             arena.release(id);
         }
+    }
+
+    /// Appends the contents of a block in a group to `bytes`; see [`BlockArena::save`].
+    pub fn save(&self, group: usize, id: BlockId, bytes: &mut Vec<u8>) -> Result<()> {
+        let arena = self.attention.iter().chain(&self.recurrent).nth(group);
+        arena.map_or_else(|| Err(no_group(group)), |arena| arena.save(id, bytes))
+    }
+
+    /// Sets the contents of a block in a group; see [`BlockArena::load`].
+    pub fn load(&mut self, group: usize, id: BlockId, bytes: &[u8]) -> Result<()> {
+        self.group(group).map_or_else(|| Err(no_group(group)), |arena| arena.load(id, bytes))
     }
 
     fn group(&mut self, group: usize) -> Option<&mut dyn BlockArena> {
@@ -80,4 +91,8 @@ impl StateArenas {
         let recurrent = self.recurrent.as_mut().map(|arena| own(arena.as_mut()));
         Ok((attention.collect::<Result<_>>()?, recurrent.transpose()?))
     }
+}
+
+fn no_group(group: usize) -> ModelError {
+    ModelError::Compute(format!("the model has no group {group} of blocks"))
 }

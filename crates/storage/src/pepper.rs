@@ -1,7 +1,7 @@
 //! The pepper: 32 random bytes in a separate file, and the keys derived from them.
 //!
-//! A copy of the database alone is useless to a thief: secret digests, record MACs, list cursors and URL signatures all
-//! use keys derived from the pepper.
+//! A copy of the database alone is useless to a thief: secret digests, record MACs, list cursors, URL signatures and
+//! the prefix cache on disk all use keys derived from the pepper.
 
 use std::path::{Path, PathBuf};
 
@@ -43,13 +43,14 @@ impl std::fmt::Debug for Digest {
     }
 }
 
-/// Separate keys for the four uses of the pepper.
+/// Separate keys for the uses of the pepper.
 pub struct Pepper {
     raw: Zeroizing<[u8; LENGTH]>,
     secrets: hmac::Key,
     records: hmac::Key,
     cursors: hmac::Key,
     urls: hmac::Key,
+    prefix_cache: Zeroizing<[u8; TAG_BYTES]>,
 }
 
 impl std::fmt::Debug for Pepper {
@@ -62,11 +63,14 @@ impl Pepper {
     pub(super) fn from_bytes(raw: [u8; LENGTH]) -> Self {
         let root = hmac::Key::new(hmac::HMAC_SHA256, &raw);
         let derive = |label: &[u8]| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&root, label).as_ref());
+        let mut prefix_cache = Zeroizing::new([0; TAG_BYTES]);
+        prefix_cache.copy_from_slice(hmac::sign(&root, b"outpost prefix cache 1").as_ref());
         Self {
             secrets: derive(b"outpost secrets 1"),
             records: derive(b"outpost records 1"),
             cursors: derive(b"outpost cursors 1"),
             urls: derive(b"outpost urls 1"),
+            prefix_cache,
             raw: Zeroizing::new(raw),
         }
     }
@@ -100,6 +104,11 @@ impl Pepper {
     /// The MAC of a URL that works without a key.
     pub fn url_mac(&self, parts: &[&[u8]]) -> Digest {
         Digest(tag(&self.urls, parts))
+    }
+
+    /// The secret from which the keys of the prefix cache on disk derive.
+    pub fn prefix_cache_key(&self) -> [u8; TAG_BYTES] {
+        *self.prefix_cache
     }
 
     /// Stored in the database to detect a wrong pepper.

@@ -30,6 +30,24 @@ pub enum DraftSource {
     DraftModel,
 }
 
+/// What happens to a block of the prefix cache on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixDiskEvent {
+    Read,
+    Written,
+    /// Deleted to make room for others.
+    Evicted,
+    /// Found to have other contents than those that were written.
+    Damaged,
+    /// Not written, because the disk is full or failed.
+    Unwritten,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PrefixDiskLabel {
+    event: &'static str,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DraftLabel {
     model: String,
@@ -107,6 +125,8 @@ pub struct Metrics {
     accepted: Family<DraftLabel, Counter>,
     refused: Family<RefusalLabel, Counter>,
     preempted: Counter,
+    prefix_disk: Family<PrefixDiskLabel, Counter>,
+    prefix_disk_bytes: Gauge,
     panics: Family<WorkloadLabel, Counter>,
     time_to_first_token: Seconds,
     time_between_tokens: Seconds,
@@ -132,6 +152,8 @@ impl Metrics {
             accepted: Family::default(),
             refused: Family::default(),
             preempted: Counter::default(),
+            prefix_disk: Family::default(),
+            prefix_disk_bytes: Gauge::default(),
             panics: Family::default(),
             time_to_first_token: Seconds::new_with_constructor(histogram),
             time_between_tokens: Seconds::new_with_constructor(histogram),
@@ -162,6 +184,10 @@ impl Metrics {
         let help = "Panics on the compute thread, by workload";
         registry.register("workload_panics", help, all.panics.clone());
         registry.register("preemptions", "Sequences preempted", all.preempted.clone());
+        let help = "Blocks of the prefix cache on disk, by what happened to them";
+        registry.register("prefix_cache_disk_blocks", help, all.prefix_disk.clone());
+        let (help, gauge) = ("Size of the prefix cache on disk", all.prefix_disk_bytes.clone());
+        registry.register_with_unit("prefix_cache_disk", help, Unit::Bytes, gauge);
         let seconds = |registry: &mut Registry, name: &str, help: &str, family: &Seconds| {
             registry.register_with_unit(name, help, Unit::Seconds, family.clone());
         };
@@ -237,6 +263,22 @@ impl Metrics {
 
     pub fn preempt(&self, count: u64) {
         self.preempted.inc_by(count);
+    }
+
+    /// Counts a block of the prefix cache on disk.
+    pub fn count_prefix_disk(&self, event: PrefixDiskEvent) {
+        let event = match event {
+            PrefixDiskEvent::Read => "read",
+            PrefixDiskEvent::Written => "written",
+            PrefixDiskEvent::Evicted => "evicted",
+            PrefixDiskEvent::Damaged => "damaged",
+            PrefixDiskEvent::Unwritten => "unwritten",
+        };
+        self.prefix_disk.get_or_create(&PrefixDiskLabel { event }).inc();
+    }
+
+    pub fn set_prefix_disk_bytes(&self, bytes: u64) {
+        self.prefix_disk_bytes.set(to_gauge(bytes));
     }
 
     pub fn panic(&self, workload: &'static str) {

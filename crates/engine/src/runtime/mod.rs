@@ -58,6 +58,13 @@ pub struct DeviceInfo {
     pub name: String,
 }
 
+impl DeviceInfo {
+    /// The name without the number: `cpu`, `cuda`.
+    pub fn kind(&self) -> &str {
+        self.name.split(':').next().unwrap_or(&self.name)
+    }
+}
+
 /// The phase of a shutdown. It only moves forward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShutdownPhase {

@@ -78,7 +78,7 @@ pub struct Outcome {
 impl ActiveRequest {
     /// `cached`: prompt tokens that were in the prefix cache.
     pub fn new(queued: QueuedRequest, cached: usize) -> Self {
-        let QueuedRequest { model, request, sender, failure_permit, submitted_at: submitted } = queued;
+        let QueuedRequest { model, request, sender, failure_permit, submitted_at: submitted, .. } = queued;
         let scorer = PromptScorer::new(&model, &request);
         let choice = |_| {
             let ngrams = NgramProposer::new(request.prompt.clone());

@@ -8,6 +8,8 @@ pub mod grammar;
 mod kind;
 pub mod logprobs;
 pub mod model;
+pub mod prefix_disk;
+mod prefix_transfer;
 pub mod prompt;
 mod prompt_logprobs;
 pub mod prompt_options;

@@ -10,12 +10,14 @@ use crate::ids::Tenant;
 use crate::kinds::LoadSource;
 use crate::model_adapter::{AdaptedNetwork, ModelAdapter};
 use crate::preprocessor::{ChatTokenizerInfo, Preprocessor, TokenizerDescription};
-use crate::runtime::DeviceIndex;
 use crate::runtime::catch_panic::catch_compute_panic;
 use crate::runtime::memory_budget::Lease;
+use crate::runtime::{DeviceIndex, Runtime};
 use crate::text::chat_template::PromptError;
 use crate::text::content_hash;
 use crate::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
+use crate::text::prefix_disk::names::DiskRoot;
+use crate::text::prefix_disk::{ModelIdentity, PrefixDisk};
 use crate::text::prompt_options::PromptOptions;
 use crate::text::reasoning::{PromptReasoning, ReasoningParser, ReasoningRequest, ReasoningSyntax};
 use crate::text::scheduler::ModelId;
@@ -24,7 +26,7 @@ use crate::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
 use crate::text::training_example::{TrainingExample, TrainingTexts};
 use crate::tokenizer::{InfillTexts, SpecialTokenOptions, TokenIds, TokenizeLimits, Vocabulary};
 use outpost_models::ModelError;
-use outpost_models::backend::Recurrent;
+use outpost_models::backend::{Isa, Recurrent};
 use outpost_models::causal_lm::{BatchRow, CausalLm, Logits};
 use outpost_models::kv::KvType;
 use outpost_models::load_causal_lm;
@@ -36,6 +38,8 @@ pub struct TextModel(AdaptedNetwork<TextNetwork>);
 
 /// A network with its tokenizer and its chat template, which a model shares with its adapters.
 pub struct TextNetwork {
+    /// The model ID of the network, also for its adapters.
+    network_id: String,
     /// The device that runs it.
     pub(crate) device: DeviceIndex,
     /// Unique to this load of the network.
@@ -86,6 +90,7 @@ impl TextModel {
         let network = load_causal_lm(checkpoint.weights(), backend).map_err(|error| error.to_string())?;
         let content_hash = content_hash::of_network(checkpoint.weights()).map_err(|error| error.to_string())?;
         let network = TextNetwork {
+            network_id: id.to_owned(),
             device,
             key,
             network,
@@ -127,6 +132,16 @@ impl TextModel {
     /// A hash of its weights, with those of its adapter.
     pub(crate) fn content_hash(&self) -> u64 {
         self.content_hash ^ self.adapter().map_or(0, |adapter| adapter.content_hash)
+    }
+
+    /// Where a tenant's texts begin in the prefix cache on disk. `long`: whether they are long sequences.
+    pub(crate) fn disk_root(&self, disk: &PrefixDisk, runtime: &Runtime, tenant: Tenant, long: bool) -> DiskRoot {
+        let kv_type = runtime.settings.kv_type;
+        let (device, kernels) = (runtime.device.kind(), Isa::detect().name());
+        let (weights, groups) = (self.content_hash, self.network.state_groups(kv_type));
+        let description = format!("{device} {kernels} {kv_type:?} {weights:016x} {groups:?}");
+        let identity = ModelIdentity { id: &self.network_id, description: &description };
+        disk.root(&identity, tenant, self.adapter().map(|adapter| adapter.content_hash), long)
     }
 
     /// The max positions of prompt and generated tokens together.

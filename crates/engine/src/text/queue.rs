@@ -3,14 +3,16 @@
 //! The lock is held only briefly, never while a network computes, so [`TextQueue::push`] returns at once.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use super::model::TextModel;
+use super::prefix_disk::names::DiskRoot;
+use super::prefix_disk::{PrefixDisk, TextNames};
 use super::request::{DeltaResult, GenerationRequest};
-use super::scheduler::{Full, Limits, ModelId, Request, Scheduler};
+use super::scheduler::{Full, Limits, ModelId, Request, Scheduler, SequenceTokens};
 use crate::error::{Failure, Refused};
 use crate::ids::{RequestId, Tenant};
 use crate::kinds::RequestQueue;
@@ -27,6 +29,8 @@ const NEWEST_WEIGHT: f64 = 0.1;
 
 pub struct TextQueue {
     runtime: Arc<Runtime>,
+    /// Set at most once, before the first request.
+    prefix_disk: OnceLock<Arc<PrefixDisk>>,
     state: Mutex<State>,
 }
 
@@ -34,6 +38,8 @@ pub struct State {
     pub scheduler: Scheduler,
     /// Requests that have not started.
     pub waiting: BTreeMap<RequestId, QueuedRequest>,
+    /// The uptime at which the last block was read for a request that waits for blocks from disk.
+    pub restoring: BTreeMap<RequestId, Duration>,
     /// Number of resets of the scheduler after a panic. Requests that ran before are unknown to the new one.
     pub resets: u64,
     speed: Speed,
@@ -50,6 +56,15 @@ pub struct QueuedRequest {
     pub failure_permit: mpsc::OwnedPermit<DeltaResult>,
     /// When it was submitted.
     pub submitted_at: Duration,
+    disk: Option<DiskRoot>,
+}
+
+/// A prompt's place in the prefix cache on disk, and what is there.
+struct PromptOnDisk {
+    root: DiskRoot,
+    names: TextNames,
+    /// For each block, which groups have it.
+    found: Vec<Vec<bool>>,
 }
 
 impl QueuedRequest {
@@ -154,8 +169,9 @@ impl State {
     fn reset(&mut self, runtime: &Runtime) {
         self.resets += 1;
         self.scheduler = self.scheduler.new_empty();
+        self.restoring.clear();
         for (_, queued) in std::mem::take(&mut self.waiting) {
-            match self.scheduler.submit(scheduler_request(runtime, &queued.model, &queued.request)) {
+            match self.scheduler.submit(scheduler_request(runtime, &queued.model, &queued.request, queued.disk)) {
                 Ok(id) => drop(self.waiting.insert(id, queued)),
                 Err(_) => queued.fail(Failure::panicked()),
             }
@@ -164,7 +180,12 @@ impl State {
 }
 
 /// A request as the scheduler sees it.
-fn scheduler_request(runtime: &Runtime, model: &TextModel, request: &GenerationRequest) -> Request {
+fn scheduler_request(
+    runtime: &Runtime,
+    model: &TextModel,
+    request: &GenerationRequest,
+    disk: Option<DiskRoot>,
+) -> Request {
     Request {
         model: model.key,
         adapter: model.adapter().map(|adapter| adapter.key),
@@ -173,9 +194,14 @@ fn scheduler_request(runtime: &Runtime, model: &TextModel, request: &GenerationR
         prompt: request.prompt.clone(),
         choices: request.choices,
         max_tokens: request.max_tokens,
-        long: model.network.is_long(request.prompt.len() + request.max_tokens as usize),
+        long: is_long(model, request),
         prompt_logits: request.prompt_logprobs.is_some(),
+        disk,
     }
+}
+
+fn is_long(model: &TextModel, request: &GenerationRequest) -> bool {
+    model.network.is_long(request.prompt.len() + request.max_tokens as usize)
 }
 
 impl RequestQueue for TextQueue {
@@ -191,11 +217,12 @@ impl RequestQueue for TextQueue {
         let state = State {
             scheduler: Scheduler::new(limits),
             waiting: BTreeMap::new(),
+            restoring: BTreeMap::new(),
             resets: 0,
             speed: Speed::default(),
             choice_tokens: None,
         };
-        let queue = Arc::new(Self { runtime, state: Mutex::new(state) });
+        let queue = Arc::new(Self { runtime, prefix_disk: OnceLock::new(), state: Mutex::new(state) });
         queue.runtime.set_kv_cache(Arc::<Self>::downgrade(&queue) as _);
         queue
     }
@@ -204,6 +231,37 @@ impl RequestQueue for TextQueue {
 impl TextQueue {
     pub fn runtime(&self) -> &Arc<Runtime> {
         &self.runtime
+    }
+
+    /// Sets the prefix cache on disk.
+    pub fn set_prefix_disk(&self, disk: &Arc<PrefixDisk>) {
+        disk.attach(&self.runtime);
+        let _ = self.prefix_disk.set(Arc::clone(disk));
+    }
+
+    /// The prefix cache on disk, if there is one.
+    pub fn prefix_disk(&self) -> Option<&PrefixDisk> {
+        self.prefix_disk.get().map(|disk| &**disk)
+    }
+
+    /// Looks for a prompt in the prefix cache on disk.
+    fn find_on_disk(&self, model: &TextModel, request: &GenerationRequest) -> Option<PromptOnDisk> {
+        let disk = self.prefix_disk()?;
+        let root = model.disk_root(disk, &self.runtime, request.tenant, is_long(model, request));
+        let names = disk.names(root, SequenceTokens::new(request.prompt.clone()).blocks_from(0));
+        let groups = model.network.state_groups(self.runtime.settings.kv_type).len();
+        let found = disk.find(&names, groups);
+        Some(PromptOnDisk { root, names, found })
+    }
+
+    /// Lets a new request wait for the blocks of its prompt that are on disk and not in memory.
+    fn restore(&self, state: &mut State, id: RequestId, prompt: &PromptOnDisk) {
+        if let Some(disk) = self.prefix_disk()
+            && let Some(prefix) = state.scheduler.begin_restore(id, &prompt.found)
+        {
+            state.restoring.insert(id, self.runtime.clock.uptime());
+            disk.read(&self.runtime, id, &prompt.names, &prefix.missing, &prefix.needed);
+        }
     }
 
     /// Locks the state. After a panic under the lock its contents are unreliable, so the scheduler is reset.
@@ -278,13 +336,15 @@ impl TextQueue {
         let (sender, receiver) = mpsc::channel(capacity + 1);
         let Ok(failure_permit) = sender.clone().try_reserve_owned() else { return Err(Refused::ShuttingDown) };
         let (tenant, submitted_at) = (request.tenant, self.runtime.clock.uptime());
+        let on_disk = self.find_on_disk(model, &request);
+        let disk = on_disk.as_ref().map(|prompt| prompt.root);
         let mut state = self.lock();
         self.runtime.faults.point("text.push");
-        let new = || scheduler_request(&self.runtime, model, &request);
+        let new = || scheduler_request(&self.runtime, model, &request, disk);
         let id = self.admit(&mut state, model, tenant, |scheduler| scheduler.submit(new()))?;
-        state
-            .waiting
-            .insert(id, QueuedRequest { model: Arc::clone(model), request, sender, failure_permit, submitted_at });
+        on_disk.iter().for_each(|prompt| self.restore(&mut state, id, prompt));
+        let model = Arc::clone(model);
+        state.waiting.insert(id, QueuedRequest { model, request, sender, failure_permit, submitted_at, disk });
         drop(state);
         self.runtime.wake();
         Ok(receiver)

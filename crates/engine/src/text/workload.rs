@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::active_request::{ActiveRequest, Outcome};
 use super::model::TextModel;
+use super::prefix_transfer::PrefixTransfer;
 use super::queue::TextQueue;
 use super::scheduler::{Batch, GroupBlock, ModelId, Row, SequenceId, StepPlan};
 use super::speculative::draft_model::DraftSlot;
@@ -30,6 +31,9 @@ pub struct TextWorkload {
     /// Requests that have started.
     pub(super) active: BTreeMap<RequestId, ActiveRequest>,
     arenas: HashMap<ModelId, StateArenas>,
+    transfer: PrefixTransfer,
+    /// Requests wait for blocks from disk.
+    is_restoring: bool,
     /// Draft models of the models in use.
     pub(super) drafts: HashMap<ModelId, Arc<DraftSlot>>,
     /// Set if a model that was idle computes in this step. Such a step is slow and not measured.
@@ -50,6 +54,7 @@ impl Workload for TextWorkload {
     }
 
     fn sweep(&mut self) {
+        self.is_restoring = self.transfer.expire(&self.queue);
         let mut state = self.queue.lock();
         self.runtime.faults.point("text.sweep");
         state.sweep();
@@ -66,6 +71,7 @@ impl Workload for TextWorkload {
     /// Runs one step of every model in use.
     fn step(&mut self, _busy: bool) -> bool {
         self.drop_stalled();
+        let restored = self.transfer.restore(&self.queue, &mut self.arenas);
         self.runtime.faults.point("text.propose");
         self.propose();
         let started = self.runtime.clock.uptime();
@@ -80,11 +86,12 @@ impl Workload for TextWorkload {
             self.commit_step(done, started);
         }
         let freed = plan.memory_short && self.free_memory(plan.stuck);
-        busy || freed
+        let saved = self.transfer.save(&self.queue, &self.arenas);
+        busy || freed || restored || saved
     }
 
     fn needs_polling(&self) -> bool {
-        !self.active.is_empty()
+        !self.active.is_empty() || self.is_restoring
     }
 
     fn fail(&mut self, failure: &Failure, running: bool) {
@@ -110,8 +117,24 @@ impl QueuedWorkload for TextWorkload {
     fn new(queue: Arc<TextQueue>) -> Self {
         let runtime = Arc::clone(queue.runtime());
         let step_costs = StepCostModel::new(runtime.settings.prefill_chunk);
-        let (active, arenas, drafts) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { queue, runtime, active, arenas, drafts, warming: false, step_costs, resets: 0 }
+        Self {
+            queue,
+            runtime,
+            active: BTreeMap::new(),
+            arenas: HashMap::new(),
+            transfer: PrefixTransfer::default(),
+            is_restoring: false,
+            drafts: HashMap::new(),
+            warming: false,
+            step_costs,
+            resets: 0,
+        }
+    }
+}
+
+impl Drop for TextWorkload {
+    fn drop(&mut self) {
+        self.transfer.finish(&self.queue, &self.arenas);
     }
 }
 

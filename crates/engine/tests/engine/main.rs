@@ -29,6 +29,7 @@ mod model_settings;
 mod ngram_speculation;
 mod overload_and_fairness;
 mod prefix_cache;
+mod prefix_cache_disk;
 mod prompt_logprobs;
 mod reasoning;
 mod recurrent_models;

@@ -18,6 +18,15 @@ pub struct GroupBlock {
     pub id: BlockId,
 }
 
+/// A block by its place in a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TextBlock {
+    /// Index of the block in the text.
+    pub index: usize,
+    /// Index of the group.
+    pub group: usize,
+}
+
 /// The blocks of a sequence in one group, by position.
 #[derive(Clone, Debug, Default)]
 pub struct BlockTable {

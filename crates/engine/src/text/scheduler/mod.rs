@@ -20,6 +20,7 @@ mod fair_shares;
 pub mod ids;
 pub mod preemption;
 mod prefix_cache;
+mod prefix_disk;
 pub mod recurrent_state;
 mod sequence_queues;
 mod sequence_tokens;
@@ -32,17 +33,20 @@ use outpost_models::kv::{BLOCK, blocks_for};
 use outpost_models::state_layout::StateGroup;
 
 use crate::ids::{AdapterId, RequestId, Tenant};
+use crate::text::prefix_disk::names::DiskRoot;
 use crate::text::prompt::Prompt;
 use block_pool::{BlockTable, StatePool};
 use fair_shares::FairShares;
 use prefix_cache::{Parent, PrefixCache, PrefixRoot};
+use prefix_disk::Restore;
 use recurrent_state::RecurrentState;
 use sequence_queues::{QueuedWork, SequenceQueues};
 
 pub use batch::{Batch, Row, StepPlan};
-pub use block_pool::GroupBlock;
+pub use block_pool::{GroupBlock, TextBlock};
 pub use draft_lookahead_blocks::DraftContext;
 pub use ids::{ModelId, SequenceId};
+pub use prefix_disk::EndedText;
 pub use sequence_tokens::SequenceTokens;
 
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +81,8 @@ pub struct Request {
     pub long: bool,
     /// Requests the logits of all positions of the prompt, and not only those of the last one.
     pub prompt_logits: bool,
+    /// Where its texts are written to disk. `None`: they are not.
+    pub disk: Option<DiskRoot>,
 }
 
 /// The queue limit that a refused request exceeded.
@@ -100,6 +106,10 @@ pub struct Scheduler {
     preempted: u64,
     /// Blocks that became free and whose memory can be released.
     released: Vec<(ModelId, GroupBlock)>,
+    /// Requests that wait for blocks from disk.
+    restores: BTreeMap<RequestId, Restore>,
+    /// Texts of ended sequences that are to be written to disk.
+    ended: Vec<EndedText>,
 }
 
 #[derive(Debug, Default)]
@@ -139,6 +149,8 @@ struct Sequence {
     prefix_hit: Option<usize>,
     /// Prompt tokens that are already charged to the tenant, or were cached.
     charged: usize,
+    /// Where its text is written to disk.
+    disk: Option<DiskRoot>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +187,8 @@ impl Scheduler {
             ticks: 0,
             preempted: 0,
             released: Vec::new(),
+            restores: BTreeMap::new(),
+            ended: Vec::new(),
         }
     }
 
@@ -191,7 +205,8 @@ impl Scheduler {
     /// Queues a request, or returns which limit is full. Free slots extend the queue, so the
     /// result does not depend on when the next step starts.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, Full> {
-        let Request { model, adapter, groups, tenant, prompt, choices, max_tokens, long, prompt_logits } = request;
+        let Request { model, adapter, groups, tenant, prompt, choices, max_tokens, long, prompt_logits, disk } =
+            request;
         self.admits(model, tenant, prompt.len(), choices as usize)?;
         self.models.entry(model).or_default().pool.set_groups(&groups);
         self.last_request += 1;
@@ -217,6 +232,7 @@ impl Scheduler {
                 draft: Vec::new(),
                 prefix_hit: None,
                 charged: 0,
+                disk,
             };
             let id = SequenceId { request: self.last_request, choice };
             self.sequences.insert(id, sequence);
@@ -255,12 +271,14 @@ impl Scheduler {
         for id in ids {
             self.finish(id);
         }
+        self.restores.remove(&request);
     }
 
     /// Removes a sequence that has ended. Its full blocks stay in the prefix cache. Returns the number of generated
     /// tokens.
     pub fn finish(&mut self, id: SequenceId) -> usize {
         let Some(mut sequence) = self.sequences.remove(&id) else { return 0 };
+        self.keep_text(&sequence);
         self.release_blocks(&mut sequence);
         let Sequence { model, tenant, tokens, prefix_hit, .. } = sequence;
         self.queues.remove(tenant, id);
@@ -315,11 +333,14 @@ impl Scheduler {
         }
     }
 
-    /// Later choices of a request wait until the first one has computed the prompt. They then find it in the prefix
-    /// cache.
+    /// The first choice of a request may wait for blocks from disk. Later ones wait until it has computed the prompt. They then
+    /// find it in the prefix cache.
     fn is_ready(&self, id: SequenceId) -> bool {
         let first = self.sequences.get(&SequenceId { choice: 0, ..id });
-        id.choice == 0 || first.is_none_or(|first| first.computed >= first.tokens.prompt_len())
+        match id.choice {
+            0 => !self.restores.contains_key(&id.request),
+            _ => first.is_none_or(|first| first.computed >= first.tokens.prompt_len()),
+        }
     }
 
     /// Updates which later choices of a request can be admitted, after its first choice has advanced or ended.
@@ -403,6 +424,11 @@ impl Scheduler {
 
     pub fn has_model(&self, model: ModelId) -> bool {
         self.models.contains_key(&model)
+    }
+
+    /// The tick of the last use of what would be evicted next.
+    fn oldest_use(&self) -> Option<u64> {
+        self.models.values().filter_map(|model| model.prefixes.oldest_use(&model.pool)).min()
     }
 
     /// Evicts the least recently used cached blocks of any model. `false`: there are none.

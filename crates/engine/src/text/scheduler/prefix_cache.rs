@@ -21,7 +21,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::block_pool::{GroupBlock, StatePool};
+use super::block_pool::{GroupBlock, StatePool, TextBlock};
 use crate::ids::{AdapterId, Tenant};
 use crate::text::prompt::BlockKey;
 use outpost_models::kv::{BLOCK, BlockId};
@@ -110,37 +110,29 @@ impl PrefixCache {
         pool: &StatePool,
         now: u64,
     ) -> CachedPrefix {
-        let mut parent = root;
-        let mut nodes = Vec::new();
-        for edge in edges {
-            let Some(&id) = self.edges.get(&(parent, edge)) else { break };
-            nodes.push(id);
-            parent = Parent::Node(id);
-        }
+        let mut nodes = self.path(root, edges);
         let known = nodes.len();
-        nodes.truncate(self.reusable(&nodes, pool));
+        nodes.truncate(reusable(known, pool, |block| self.has(&nodes, block)));
         nodes.iter().for_each(|id| self.touch(*id, now));
         let first = pool.first_needed_of_others(nodes.len() * BLOCK);
         nodes.iter().skip(first.unwrap_or(usize::MAX)).for_each(|id| self.touch_others(*id, now));
         CachedPrefix { nodes, known }
     }
 
-    /// How many of the nodes of a path can be reused together.
-    fn reusable(&self, path: &[NodeId], pool: &StatePool) -> usize {
-        // Of each group, the consecutive nodes up to the present one that have its block.
-        let mut runs = vec![0; pool.groups().len()];
-        let mut reusable = 0;
-        for (length, id) in (1..).zip(path) {
-            let mut has_all = true;
-            for (index, (run, group)) in runs.iter_mut().zip(pool.groups()).enumerate() {
-                *run = if self.block(*id, index).is_some() { *run + 1 } else { 0 };
-                has_all &= *run >= length - group.first_needed(length * BLOCK);
-            }
-            if has_all {
-                reusable = length;
-            }
-        }
-        reusable
+    /// The nodes below a root of a text with these full blocks of tokens, as far as there are any.
+    pub fn path(&self, root: Parent, edges: impl Iterator<Item = BlockKey>) -> Vec<NodeId> {
+        let mut parent = root;
+        let next = |edge| {
+            let id = *self.edges.get(&(parent, edge))?;
+            parent = Parent::Node(id);
+            Some(id)
+        };
+        edges.map_while(next).collect()
+    }
+
+    /// True if a node of a path has the block.
+    pub fn has(&self, path: &[NodeId], block: TextBlock) -> bool {
+        path.get(block.index).is_some_and(|node| self.block(*node, block.group).is_some())
     }
 
     /// The node of a full block below `parent`, which is added if it is not there.
@@ -327,6 +319,24 @@ impl PrefixCache {
     pub fn blocks(&self) -> BTreeSet<GroupBlock> {
         self.nodes.iter().flatten().flat_map(Node::blocks).collect()
     }
+}
+
+/// How many of the first `count` blocks of a text can be reused together, if it `has` these blocks.
+pub fn reusable(count: usize, pool: &StatePool, has: impl Fn(TextBlock) -> bool) -> usize {
+    // Of each group, the consecutive blocks up to the present one.
+    let mut runs = vec![0; pool.groups().len()];
+    let mut reusable = 0;
+    for length in 1..=count {
+        let mut has_all = true;
+        for (group, (run, layout)) in runs.iter_mut().zip(pool.groups()).enumerate() {
+            *run = if has(TextBlock { index: length - 1, group }) { *run + 1 } else { 0 };
+            has_all &= *run >= length - layout.first_needed(length * BLOCK);
+        }
+        if has_all {
+            reusable = length;
+        }
+    }
+    reusable
 }
 
 #[cfg(test)]

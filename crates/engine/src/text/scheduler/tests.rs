@@ -1,13 +1,14 @@
 //! The scheduler without a network: property tests and scenarios.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use proptest::prelude::*;
 
 use super::{
     Full, GroupBlock, Limits, ModelId, QueuedWork, RecurrentState, Request, RequestId, Scheduler, Sequence, SequenceId,
-    StepPlan, Tenant,
+    StepPlan, Tenant, TextBlock,
 };
+use crate::text::prefix_disk::names::DiskRoot;
 use outpost_models::causal_lm::LogitsAt;
 use outpost_models::kv::BLOCK;
 use outpost_models::state_layout::StateUpdate;
@@ -45,8 +46,17 @@ fn request(tenant: Tenant, prompt: Vec<u32>, max_tokens: u32) -> Request {
         max_tokens,
         long: false,
         prompt_logits: false,
+        disk: None,
     }
 }
+
+/// Where the texts of a tenant are written for a model.
+fn disk_root(tenant: Tenant, model: ModelId) -> DiskRoot {
+    DiskRoot { folder: tenant as u32, name: u128::from(model).to_be_bytes() }
+}
+
+/// The blocks on disk: by root, text up to the end of the block, and group. The values are as those of [`Driver::written`].
+type Disk = HashMap<(u32, [u8; 16], Vec<u32>, usize), Vec<u32>>;
 
 /// A prompt that shares nothing with those of other seeds.
 fn prompt(seed: u32, count: usize) -> Vec<u32> {
@@ -68,6 +78,10 @@ struct Driver {
     scored: HashMap<RequestId, (usize, usize)>,
     /// Max draft tokens of a row that are accepted.
     accepted: usize,
+    /// The prefix cache on disk, to which requests with a root are written.
+    disk: Disk,
+    /// The blocks that requests wait for.
+    restoring: BTreeMap<RequestId, (ModelId, VecDeque<(TextBlock, Vec<u32>)>)>,
 }
 
 impl Driver {
@@ -82,12 +96,65 @@ impl Driver {
             expected: HashMap::new(),
             scored: HashMap::new(),
             accepted: 0,
+            disk: Disk::new(),
+            restoring: BTreeMap::new(),
         }
+    }
+
+    /// Writes the texts that have ended to the disk.
+    fn write_ended(&mut self) {
+        for text in self.scheduler.take_ended() {
+            let tokens: Vec<u32> = text.keys.iter().flat_map(|key| key.tokens).collect();
+            for (at, id) in self.scheduler.blocks_to_write(&text, 0) {
+                let prefix = tokens[..(at.index + 1) * BLOCK].to_vec();
+                let contents = self.written[&(text.model, GroupBlock { group: at.group, id })].clone();
+                assert_eq!(contents, prefix, "a block that is written has the text before its end");
+                self.disk.insert((text.disk.folder, text.disk.name, prefix, at.group), contents);
+            }
+        }
+    }
+
+    /// Makes a new request wait for the blocks of its prompt that are on disk.
+    fn begin_restore(&mut self, id: RequestId, model: ModelId, root: DiskRoot, groups: usize) {
+        let tokens = self.expected[&SequenceId { request: id, choice: 0 }].clone();
+        let key = |TextBlock { index, group }| (root.folder, root.name, tokens[..(index + 1) * BLOCK].to_vec(), group);
+        let has = |index| (0..groups).map(|group| self.disk.contains_key(&key(TextBlock { index, group }))).collect();
+        let on_disk: Vec<Vec<bool>> = (0..tokens.len() / BLOCK).map(has).collect();
+        if let Some(prefix) = self.scheduler.begin_restore(id, &on_disk) {
+            assert!(!prefix.missing.is_empty());
+            let blocks = prefix.missing.into_iter().map(|at| (at, self.disk[&key(at)].clone())).collect();
+            self.restoring.insert(id, (model, blocks));
+        }
+    }
+
+    /// Reads up to `count` blocks for a request that waits for them.
+    fn restore(&mut self, request: RequestId, count: usize) {
+        let Some((model, mut blocks)) = self.restoring.remove(&request) else { return };
+        let used = self.scheduler.used_bytes();
+        let mut placed = Vec::new();
+        while placed.len() < count
+            && let Some((at, contents)) = blocks.front()
+            && let Some(id) = self.scheduler.allocate_restored(request, at.group, self.room)
+        {
+            self.written.insert((model, GroupBlock { group: at.group, id }), contents.clone());
+            placed.push((*at, id));
+            blocks.pop_front();
+        }
+        assert!(self.scheduler.used_bytes() <= used.max(self.room));
+        let inserted = self.scheduler.insert_restored(request, &placed);
+        if inserted && placed.len() == count && !blocks.is_empty() {
+            self.restoring.insert(request, (model, blocks));
+        } else {
+            self.scheduler.end_restore(request);
+        }
+        self.check_blocks();
+        self.check_index();
     }
 
     fn submit(&mut self, request: Request) -> RequestId {
         let (tenant, choices, tokens) = (request.tenant, request.choices, request.max_tokens);
         let (prompt, scored) = (request.prompt.clone(), request.prompt_logits);
+        let (model, groups, disk) = (request.model, request.groups.len(), request.disk);
         let id = self.scheduler.submit(request).unwrap();
         if scored {
             self.scored.insert(id, (0, prompt.len() - 1));
@@ -98,6 +165,7 @@ impl Driver {
             self.left.insert(sequence, tokens);
             self.expected.insert(sequence, prompt.ids().to_vec());
         }
+        disk.iter().for_each(|root| self.begin_restore(id, model, *root, groups));
         id
     }
 
@@ -144,6 +212,7 @@ impl Driver {
                 self.scheduler.finish(id);
             }
         }
+        self.write_ended();
         self.check_blocks();
         self.check_index();
         ran
@@ -273,7 +342,8 @@ impl Driver {
 
     fn finish(&mut self) {
         for _ in 0..1_000_000 {
-            if !self.step(32) {
+            self.restoring.keys().copied().collect::<Vec<_>>().iter().for_each(|request| self.restore(*request, 3));
+            if !self.step(32) && self.restoring.is_empty() {
                 assert!(self.left.is_empty(), "{} sequences starve", self.left.len());
                 return;
             }
@@ -290,7 +360,18 @@ impl super::Model {
 
 #[derive(Clone, Debug)]
 enum Action {
-    Submit { tenant: u8, text: u8, length: usize, tokens: u32, choices: u32, model: u64, prompt_logits: bool },
+    Submit {
+        tenant: u8,
+        text: u8,
+        length: usize,
+        tokens: u32,
+        choices: u32,
+        model: u64,
+        prompt_logits: bool,
+        disk: bool,
+    },
+    /// Reads blocks for a request that waits for them.
+    Restore(prop::sample::Index, usize),
     Cancel(prop::sample::Index),
     Pause(prop::sample::Index, bool),
     Lookahead(prop::sample::Index, usize),
@@ -302,11 +383,12 @@ enum Action {
 
 fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
-        3 => (0u8..3, 0u8..3, 1usize..120, 0u32..60, 1u32..4, 0u64..3, any::<bool>()).prop_map(
-            |(tenant, text, length, tokens, choices, model, prompt_logits)| Action::Submit {
-                tenant, text, length, tokens, choices, model, prompt_logits
+        3 => (0u8..3, 0u8..3, 1usize..120, 0u32..60, 1u32..4, 0u64..3, any::<bool>(), any::<bool>()).prop_map(
+            |(tenant, text, length, tokens, choices, model, prompt_logits, disk)| Action::Submit {
+                tenant, text, length, tokens, choices, model, prompt_logits, disk
             }
         ),
+        3 => (any::<prop::sample::Index>(), 1usize..5).prop_map(|(index, count)| Action::Restore(index, count)),
         1 => any::<prop::sample::Index>().prop_map(Action::Cancel),
         1 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(index, paused)| Action::Pause(index, paused)),
         4 => (any::<prop::sample::Index>(), 1usize..40).prop_map(|(index, max_tokens)| Action::Lookahead(index, max_tokens)),
@@ -326,7 +408,7 @@ proptest! {
         let mut requests: Vec<RequestId> = Vec::new();
         for action in actions {
             match action {
-                Action::Submit { tenant, text, length, tokens, choices, model, prompt_logits } => {
+                Action::Submit { tenant, text, length, tokens, choices, model, prompt_logits, disk } => {
                     let prompt = prompt(u32::from(text), length);
                     let new = request(u128::from(tenant), prompt, tokens);
                     let groups = match model {
@@ -334,7 +416,8 @@ proptest! {
                         1 => windowed(),
                         _ => recurrent(),
                     };
-                    let new = Request { choices, model, groups, prompt_logits, ..new };
+                    let disk = disk.then(|| disk_root(u128::from(tenant), model));
+                    let new = Request { choices, model, groups, prompt_logits, disk, ..new };
                     requests.push(driver.submit(new));
                 }
                 Action::Cancel(index) if !requests.is_empty() => driver.cancel(*index.get(&requests)),
@@ -351,6 +434,7 @@ proptest! {
                     }
                 }
                 Action::Accept(count) => driver.accepted = count,
+                Action::Restore(index, count) if !requests.is_empty() => driver.restore(*index.get(&requests), count),
                 Action::Step(chunk) => {
                     driver.step(chunk);
                 }
@@ -433,6 +517,74 @@ fn a_second_turn_needs_the_last_window_of_the_cached_prefix() {
     assert_eq!(driver.scheduler.models[&1].pool.blocks(0).in_use(), 21);
     assert_eq!(driver.scheduler.models[&1].pool.blocks(1).in_use(), 11);
     assert_eq!(submit(&mut driver), 336);
+}
+
+/// A driver after a restart: the same disk, and nothing in memory.
+fn restarted(driver: Driver) -> Driver {
+    let disk = driver.disk;
+    Driver { disk, ..Driver::new(scheduler(4), driver.room) }
+}
+
+#[test]
+fn a_text_on_disk_is_found_after_a_restart() {
+    for (groups, hit) in [(request(1, vec![1], 1).groups, 112), (windowed(), 112), (recurrent(), 112)] {
+        let new = |tenant, prompt, tokens| Request {
+            groups: groups.clone(),
+            disk: Some(disk_root(tenant, 1)),
+            ..request(tenant, prompt, tokens)
+        };
+        let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
+        driver.submit(new(1, prompt(1, 100), 28));
+        driver.finish();
+        let text = driver.expected.values().next().unwrap().clone();
+        let turn = [text, prompt(2, 30)].concat();
+        let mut driver = restarted(driver);
+        let other = driver.submit(new(2, turn.clone(), 1));
+        let again = driver.submit(new(1, turn, 1));
+        assert_eq!(driver.restoring.keys().collect::<Vec<_>>(), [&again], "only its own tenant's text is on disk");
+        driver.step(32);
+        let first_hit = |driver: &Driver, request| {
+            driver.scheduler.sequences.get(&SequenceId { request, choice: 0 }).and_then(|one| one.prefix_hit)
+        };
+        assert_eq!(
+            [other, again].map(|request| first_hit(&driver, request)),
+            [Some(0), None],
+            "it waits for its blocks"
+        );
+        driver.restore(again, usize::MAX);
+        driver.step(32);
+        assert_eq!(first_hit(&driver, again), Some(hit));
+        driver.finish();
+    }
+}
+
+#[test]
+fn of_windows_only_the_last_ones_are_written() {
+    let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
+    let disk = Some(disk_root(1, 1));
+    driver.submit(Request { groups: windowed(), disk, ..request(1, prompt(1, 320), 65) });
+    driver.finish();
+    let blocks = |group| driver.disk.keys().filter(|(.., of)| *of == group).count();
+    // A token sees 40 positions of the second group and its own of the third: three blocks and none before each of two ends.
+    assert_eq!([0, 1, 2].map(blocks), [24, 2 * 3, 0]);
+}
+
+#[test]
+fn restored_blocks_take_no_memory_from_others() {
+    let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
+    let new = |seed, tokens| Request { disk: Some(disk_root(1, 1)), ..request(1, prompt(seed, 320), tokens) };
+    driver.submit(new(1, 1));
+    driver.finish();
+    let mut driver = restarted(driver);
+    driver.room = 30 * BYTES;
+    let running = driver.submit(new(2, 100));
+    driver.steps(12);
+    let waiting = driver.submit(new(1, 1));
+    driver.restore(waiting, usize::MAX);
+    let counts = driver.scheduler.counts();
+    assert_eq!((counts.held_bytes, counts.cached_bytes), (21 * BYTES, 9 * BYTES), "as much as there is");
+    driver.finish();
+    assert_eq!((driver.scheduler.preempted, driver.served[&1].1), (0, 101), "{running}");
 }
 
 fn recurrent_request(prompt: Vec<u32>, max_tokens: u32) -> Request {

@@ -4,10 +4,11 @@
 //! from `b · BLOCK` on. They grow when a layer is written, so that a failed allocation changes nothing. Released blocks
 //! keep their memory for other sequences.
 
-use candle_core::{DType as ArrayType, Device, Tensor as Array};
+use candle_core::{DType as ArrayType, Device, Tensor as Array, WithDType};
+use half::f16;
 
 use super::kv_writes::DeviceWrites;
-use crate::block_arena::BlockArena;
+use crate::block_arena::{BlockArena, SavedNumber, filled, missing_block};
 use crate::error::{ModelError, Result};
 use crate::kv::{BLOCK, BlockId, KvArena, KvShape, KvType};
 
@@ -48,6 +49,36 @@ impl BlockArena for CandleKvArena {
         }
     }
 
+    /// The keys and then the values of each layer.
+    fn save(&self, id: BlockId, bytes: &mut Vec<u8>) -> Result<()> {
+        self.check([id].into_iter())?;
+        for layer in 0..self.layers.len() {
+            for storage in self.layer(layer, id as usize + 1)? {
+                let block = storage.narrow(0, id as usize * BLOCK, BLOCK)?.flatten_all()?;
+                match block.dtype() {
+                    ArrayType::F32 => f32::append(&block.to_vec1()?, bytes),
+                    _ => f16::append(&block.to_vec1()?, bytes),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, id: BlockId, bytes: &[u8]) -> Result<()> {
+        self.check([id].into_iter())?;
+        let (row_len, mut rest) = (self.row_len(), Some(bytes));
+        for layer in 0..self.layers.len() {
+            for storage in self.grown_layer(layer)? {
+                let rows = match storage.dtype() {
+                    ArrayType::F32 => saved_rows::<f32>(&mut rest, row_len, storage.device())?,
+                    _ => saved_rows::<f16>(&mut rest, row_len, storage.device())?,
+                };
+                storage.slice_set(&rows, 0, id as usize * BLOCK)?;
+            }
+        }
+        filled(id, rest)
+    }
+
     fn len(&self) -> usize {
         self.blocks.iter().filter(|block| **block).count()
     }
@@ -67,6 +98,13 @@ fn element_type(kv_type: KvType) -> ArrayType {
     }
 }
 
+/// The rows of a block, `[BLOCK, row_len]`, from the beginning of the saved bytes, which become `None` if there are too few.
+fn saved_rows<T: SavedNumber + WithDType>(bytes: &mut Option<&[u8]>, row_len: usize, device: &Device) -> Result<Array> {
+    let mut numbers = vec![T::zero(); BLOCK * row_len];
+    *bytes = bytes.and_then(|bytes| T::fill(&mut numbers, bytes));
+    Ok(Array::from_vec(numbers, (BLOCK, row_len), device)?)
+}
+
 impl CandleKvArena {
     pub fn new(device: &Device, shape: KvShape) -> Self {
         Self { shape, device: device.clone(), blocks: Vec::new(), layers: vec![None; shape.layers] }
@@ -80,7 +118,7 @@ impl CandleKvArena {
     /// Checks that blocks have memory.
     pub fn check(&self, mut blocks: impl Iterator<Item = BlockId>) -> Result<()> {
         match blocks.find(|id| self.blocks.get(*id as usize) != Some(&true)) {
-            Some(id) => Err(ModelError::Compute(format!("KV block {id} has no memory"))),
+            Some(id) => Err(missing_block(id)),
             None => Ok(()),
         }
     }

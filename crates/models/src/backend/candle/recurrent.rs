@@ -14,7 +14,7 @@ use crate::backend::recurrent::{
     missing_state,
 };
 use crate::backend::types::RecurrenceShape;
-use crate::block_arena::{BlockArena, BlockId, Blocks};
+use crate::block_arena::{BlockArena, BlockId, Blocks, SavedNumber, filled, missing_block};
 use crate::error::Result;
 
 /// The states of recurrent layers, in blocks.
@@ -69,6 +69,25 @@ impl BlockArena for CandleStateArena {
 
     fn release(&mut self, id: BlockId) {
         drop(self.blocks.take(id));
+    }
+
+    fn save(&self, id: BlockId, bytes: &mut Vec<u8>) -> Result<()> {
+        for part in self.blocks.get(id).ok_or_else(|| missing_block(id))? {
+            f32::append(&part.to_vec1::<f32>()?, bytes);
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, id: BlockId, bytes: &[u8]) -> Result<()> {
+        let (mut parts, mut rest) = (Vec::with_capacity(self.parts.len()), Some(bytes));
+        for length in &self.parts {
+            let mut part = vec![0.; *length];
+            rest = rest.and_then(|bytes| f32::fill(&mut part, bytes));
+            parts.push(Array::from_vec(part, *length, &self.device)?);
+        }
+        filled(id, rest)?;
+        *self.blocks.get_mut(id).ok_or_else(|| missing_block(id))? = parts;
+        Ok(())
     }
 
     fn len(&self) -> usize {

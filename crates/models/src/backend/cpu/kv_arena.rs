@@ -4,7 +4,7 @@ use half::f16;
 use outpost_kernels::{self as kernels, KvBlockMut, KvBlocks, KvPair, KvSlices, KvWrite};
 
 use crate::backend::types::Pool;
-use crate::block_arena::{BlockArena, Blocks};
+use crate::block_arena::{BlockArena, Blocks, SavedNumber, filled, missing_block};
 use crate::error::{ModelError, Result};
 use crate::kv::{BLOCK, BlockId, BlockWrite, KvArena, KvShape, KvType};
 
@@ -43,6 +43,18 @@ impl BlockArena for CpuKvArena {
 
     fn release(&mut self, id: BlockId) {
         drop(self.blocks.take(id));
+    }
+
+    /// The keys, then the values; of 8-bit types, the codes and then the scales.
+    fn save(&self, id: BlockId, bytes: &mut Vec<u8>) -> Result<()> {
+        let block = self.blocks.get(id).ok_or_else(|| missing_block(id))?;
+        [&block.keys, &block.values].into_iter().for_each(|buffer| buffer.append_to(bytes));
+        Ok(())
+    }
+
+    fn load(&mut self, id: BlockId, bytes: &[u8]) -> Result<()> {
+        let block = self.blocks.get_mut(id).ok_or_else(|| missing_block(id))?;
+        filled(id, block.keys.fill_from(bytes).and_then(|bytes| block.values.fill_from(bytes)))
     }
 
     fn len(&self) -> usize {
@@ -161,10 +173,6 @@ fn collect_pairs<'a, T>(
     [keys, values]
 }
 
-fn missing_block(id: BlockId) -> ModelError {
-    ModelError::Compute(format!("KV block {id} has no memory"))
-}
-
 impl KvBuffer {
     fn new(shape: &KvShape) -> Self {
         let count = shape.layers * shape.layer_len();
@@ -172,6 +180,26 @@ impl KvBuffer {
             KvType::F32 => Self::F32(vec![0.; count]),
             KvType::F16 => Self::F16(vec![f16::ZERO; count]),
             KvType::Q8 => Self::Q8(vec![0; count], vec![0.; count / shape.head_width]),
+        }
+    }
+
+    fn append_to(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::F32(values) => f32::append(values, bytes),
+            Self::F16(values) => f16::append(values, bytes),
+            Self::Q8(codes, scales) => {
+                i8::append(codes, bytes);
+                f32::append(scales, bytes);
+            }
+        }
+    }
+
+    /// Returns the bytes that are left; `None`: there are too few.
+    fn fill_from<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        match self {
+            Self::F32(values) => f32::fill(values, bytes),
+            Self::F16(values) => f16::fill(values, bytes),
+            Self::Q8(codes, scales) => f32::fill(scales, i8::fill(codes, bytes)?),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::backend::recurrent::{
     missing_state,
 };
 use crate::backend::types::RecurrenceShape;
-use crate::block_arena::{BlockArena, BlockId, Blocks};
+use crate::block_arena::{BlockArena, BlockId, Blocks, SavedNumber, filled, missing_block};
 use crate::error::Result;
 use crate::state_layout::StateUpdate;
 
@@ -78,6 +78,16 @@ impl BlockArena for CpuStateArena {
 
     fn release(&mut self, id: BlockId) {
         drop(self.blocks.take(id));
+    }
+
+    fn save(&self, id: BlockId, bytes: &mut Vec<u8>) -> Result<()> {
+        f32::append(self.blocks.get(id).ok_or_else(|| missing_block(id))?, bytes);
+        Ok(())
+    }
+
+    fn load(&mut self, id: BlockId, bytes: &[u8]) -> Result<()> {
+        let block = self.blocks.get_mut(id).ok_or_else(|| missing_block(id))?;
+        filled(id, f32::fill(block, bytes))
     }
 
     fn len(&self) -> usize {
