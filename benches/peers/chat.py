@@ -49,11 +49,21 @@ class Outpost:
         binary = binary or os.environ.get("OUTPOST_BIN") or target / "release/outpost"
         command = [binary, "serve", "--listen", "127.0.0.1:0", "--no-pull"]
         command += ["--data", self.data.name, "--models", models, "--threads", str(threads), *arguments]
-        self.process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.command = list(map(str, command))
+        self.start()
+        self.key = (pathlib.Path(self.data.name) / "admin.key").read_text().strip()
+
+    def start(self):
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         # The server also ends with a script that fails.
         atexit.register(self.process.kill)
         self.port = int(re.search(r":(\d+)", self.process.stdout.readline())[1])
-        self.key = (pathlib.Path(self.data.name) / "admin.key").read_text().strip()
+
+    def restart(self):
+        """Stops the process and starts it again on the same data folder."""
+        self.process.terminate()
+        self.process.wait()
+        self.start()
 
     def create_project_key(self, name):
         project = self.post("/v1/projects", {"name": name})["id"]

@@ -37,7 +37,7 @@ pub enum ModelsCommand {
     Pull {
         /// Names from `outpost models list`; `starter` selects small models for chat, embeddings and images. Or
         /// hf:USER/REPO[@REVISION][:QUANT|:FILE] for a model of a Hugging Face hub, such as
-        /// hf:bartowski/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M; ollama:[USER/]NAME[:TAG] of Ollama's registry;
+        /// hf:unsloth/Qwen3.5-4B-GGUF:Q4_K_M; ollama:[USER/]NAME[:TAG] of Ollama's registry;
         /// oci:HOST/REPOSITORY[:TAG|@DIGEST] of an OCI registry; https://HOST/PATH/FILE.gguf
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,

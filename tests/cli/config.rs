@@ -31,6 +31,7 @@ const VALUES: &[(&str, &str, &str, &str)] = &[
     ("compute.memory", "'1GiB'", "2GiB", "3GiB"),
     ("compute.device", "['a=cpu']", "b=cpu", "c=cpu"),
     ("compute.kv_type", "'q8'", "f32", "f16"),
+    ("compute.prefix_cache_disk", "'1GiB'", "2GiB", "3GiB"),
     ("compute.max_running", "41", "42", "43"),
     ("compute.draft_model", "['a=b']", "c=d", "e=f"),
     ("compute.precision", "['a=bf16']", "b=int8", "c=f32"),

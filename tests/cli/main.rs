@@ -32,6 +32,7 @@ mod large_texts;
 mod launch;
 mod malicious_models;
 mod models_list;
+mod prefix_cache_disk;
 mod reload;
 mod sandbox;
 mod secrets;

@@ -140,8 +140,7 @@ impl Engine {
         let (devices, placement) = start_devices(&settings, &metrics, &clock)?;
         let devices: Arc<[DeviceWorker]> = devices.into();
         let prefix_disk = settings.prefix_disk.clone();
-        let prefix_disk = prefix_disk.map(|disk| PrefixDisk::start(disk, Arc::clone(&clock), Arc::clone(&metrics)));
-        let prefix_disk = prefix_disk.transpose()?.map(Arc::new);
+        let prefix_disk = prefix_disk.map(|disk| start_prefix_disk(disk, &metrics, &clock)).transpose()?.map(Arc::new);
         for device in &*devices {
             if let (Some(disk), Some(texts)) = (&prefix_disk, device.queues.get::<TextQueue>()) {
                 texts.set_prefix_disk(disk);
@@ -431,6 +430,17 @@ fn start_devices(
     let models = settings.devices.models.iter().map(|(id, selected)| Ok((id.clone(), start(selected)?)));
     let models = models.collect::<std::io::Result<_>>()?;
     Ok((devices, PerModel { usual, models }))
+}
+
+fn start_prefix_disk(
+    settings: PrefixDiskSettings,
+    metrics: &Arc<Metrics>,
+    clock: &Arc<dyn ClockRng>,
+) -> std::io::Result<PrefixDisk> {
+    let folder = settings.folder.display().to_string();
+    PrefixDisk::start(settings, Arc::clone(clock), Arc::clone(metrics)).map_err(|error| {
+        std::io::Error::new(error.kind(), format!("the prefix cache on disk cannot use its folder {folder}: {error}"))
+    })
 }
 
 fn check(model: &TextModel, request: &GenerationRequest) -> Result<(), String> {

@@ -2,7 +2,7 @@
 
 export const s = {
   install: "Install a model", off: "The server was started without --allow-pull.",
-  model: "Model", hint: "A name from the catalog, hf:USER/REPO[:QUANT], ollama:NAME, oci:HOST/REPOSITORY or https://…", placeholder: "hf:bartowski/Qwen2.5-1.5B-Instruct-GGUF",
+  model: "Model", hint: "A name from the catalog, hf:USER/REPO[:QUANT], ollama:NAME, oci:HOST/REPOSITORY or https://…", placeholder: "hf:unsloth/Qwen3.5-4B-GGUF",
   look: "Look up", looking: "Looking up…",
   license: "License", unknown: "Not stated", gated: "Must be accepted on the hub first.", kind: "Model type", context: (tokens) => `${tokens}-token context`,
   parameters: (count) => `${count} params`, disk: "Disk", free: (size) => `· ${size} free`, memory: "Memory", of: (part, whole) => `${part} of ${whole}`, later: "Known after the download",
