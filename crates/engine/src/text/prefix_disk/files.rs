@@ -43,18 +43,19 @@ fn parse_hex(name: &OsStr) -> Option<[u8; 16]> {
 /// A file that was found: its folder, what it is apart from that, and its bytes on disk.
 type Found = (FolderPath, BlockFile, u64);
 
-/// The files of earlier runs, least recently used first. Deletes those that were not finished. Creates the folder.
+/// The files of earlier runs, least recently used first. Deletes those that were not finished. Creates the folder. Leaves out what
+/// cannot be read.
 ///
 /// # Errors
-/// If the folder cannot be created or read.
+/// If the folder cannot be created.
 pub fn scan(root: &Path) -> io::Result<Vec<Found>> {
     create_folder(root)?;
     let mut found = Vec::new();
-    for (model, path) in folders(root)? {
-        for (identity, path) in folders(&path)? {
-            for (tenant, path) in folders(&path)? {
+    for (model, path) in folders(root) {
+        for (identity, path) in folders(&path) {
+            for (tenant, path) in folders(&path) {
                 let folder = FolderPath { model, identity, tenant: Tenant::from_be_bytes(tenant) };
-                scan_folder(folder, &path, &mut found)?;
+                scan_folder(folder, &path, &mut found);
             }
         }
     }
@@ -63,22 +64,22 @@ pub fn scan(root: &Path) -> io::Result<Vec<Found>> {
 }
 
 /// The folders in a folder whose names are 16 bytes.
-fn folders(path: &Path) -> io::Result<Vec<([u8; 16], PathBuf)>> {
-    let entries = path.read_dir()?.flatten();
-    Ok(entries.filter_map(|entry| Some((parse_hex(&entry.file_name())?, entry.path()))).collect())
+fn folders(path: &Path) -> Vec<([u8; 16], PathBuf)> {
+    let entries = path.read_dir().into_iter().flatten().flatten().filter(|entry| entry.path().is_dir());
+    entries.filter_map(|entry| Some((parse_hex(&entry.file_name())?, entry.path()))).collect()
 }
 
 /// Appends the files of a folder with the times of their last use.
-fn scan_folder(folder: FolderPath, path: &Path, found: &mut Vec<((i64, i64), Found)>) -> io::Result<()> {
-    for entry in path.read_dir()?.flatten() {
+fn scan_folder(folder: FolderPath, path: &Path, found: &mut Vec<((i64, i64), Found)>) {
+    for entry in path.read_dir().into_iter().flatten().flatten() {
         if entry.path().extension() == Some(OsStr::new(UNFINISHED)) {
-            std::fs::remove_file(entry.path())?;
+            // If this fails, it is overwritten one day.
+            let _ = std::fs::remove_file(entry.path());
         }
         let (Some(file), Ok(metadata)) = (parse_file_name(&entry.file_name()), entry.metadata()) else { continue };
         let bytes = disk_bytes(usize::try_from(metadata.len()).unwrap_or(usize::MAX));
         found.push(((metadata.mtime(), metadata.mtime_nsec()), (folder, file, bytes)));
     }
-    Ok(())
 }
 
 /// The inverse of [`file_name`], apart from the folder.
