@@ -1,7 +1,9 @@
 //! The composition root: opens the store, starts the engine, serves, drains.
 
+mod engine_settings;
 mod failed_start;
 mod model_upkeep;
+mod periodic_work;
 mod reload;
 pub mod run_record;
 mod system_clock_rng;
@@ -19,8 +21,11 @@ use actix_web::rt::task::JoinHandle;
 use actix_web::web::Data;
 use arc_swap::ArcSwap;
 
+pub use self::engine_settings::{command_settings, start_engine};
+use self::engine_settings::{engine_settings, select_devices};
 use self::failed_start::DataFolderSnapshot;
 use self::model_upkeep::ModelUpkeep;
+use self::periodic_work::{exchange_leases, prune, record_run, sweep};
 pub use self::reload::{ReloadError, Reloader};
 use self::run_record::RunRecord;
 pub use self::system_clock_rng::SystemClockRng;
@@ -40,7 +45,7 @@ use crate::calls::{
     upstream::models::UpstreamModels,
 };
 use crate::clock_rng::ClockRng;
-use crate::config::{self, ComputeArgs, Config, DraftModel, ModelDevice, ModelPrecision, Precision, Tls};
+use crate::config::{Config, Tls};
 use crate::control_socket::{self, ControlSocket};
 use crate::disk_space::DiskReserve;
 pub use crate::engine::run_sandbox;
@@ -55,22 +60,17 @@ use crate::http::routes::responses::BackgroundResponseCodec;
 use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
 use crate::http::unknown_fields::UnknownFields;
-use crate::ids::ProjectId;
 use crate::service::Services;
 use crate::service::keys::keyless;
 use crate::service::keys::secret::Secret;
 use crate::service::keys::setup;
 use crate::service::keys::setup::AdminKey;
-use crate::service::limits::Limits;
 use crate::service::usage::Retention;
 use crate::storage::{NewFile, OpenError, PEPPER_FILE, Store, StoreSettings, protect_secret};
 use crate::upstream::{ShutdownPhase, UpstreamClient};
 
 /// File with the first admin key, for scripts.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
-
-/// Folder of the prefix cache on disk, in the data folder.
-const PREFIX_CACHE_FOLDER: &str = "prefix-cache";
 
 /// How long a server that stops still reads requests of connections that are open already.
 const ANSWER_ACCEPTED: Duration = Duration::from_millis(250);
@@ -362,85 +362,6 @@ impl App {
     }
 }
 
-/// Drops old usage details now and every hour.
-async fn prune(api: Data<Api>, retention: Arc<ArcSwap<Retention>>) {
-    let Services { maintenance, usage, .. } = &api.services;
-    loop {
-        if maintenance.is_due_here().await {
-            match usage.prune(**retention.load()).await {
-                Ok(0) => {}
-                Ok(rows) => tracing::info!(rows, "usage details older than their retention are dropped"),
-                Err(error) => tracing::warn!(%error, "old usage details could not be dropped"),
-            }
-        }
-        actix_web::rt::time::sleep(Duration::from_secs(3600)).await;
-    }
-}
-
-/// Records every minute that the server is still running.
-async fn record_run(record: Arc<RunRecord>) {
-    loop {
-        actix_web::rt::time::sleep(Duration::from_secs(60)).await;
-        let record = record.clone();
-        if let Err(error) = tokio::task::spawn_blocking(move || record.refresh()).await {
-            tracing::warn!(%error, "the record of this run is out of date");
-        }
-    }
-}
-
-/// Removes expired images, responses and the like, and what the engine keeps of archived projects, now and every minute.
-async fn sweep(api: Data<Api>, engine: Engine) {
-    let store = api.store.clone();
-    loop {
-        let keeping = store.clone();
-        if let Err(error) = tokio::task::spawn_blocking(move || keeping.keep_space_back()).await {
-            tracing::warn!(%error, "no space could be kept back for a full disk");
-        }
-        if api.services.maintenance.is_due_here().await {
-            sweep_once(&api.services).await;
-        }
-        forget_archived(&api.services, &engine).await;
-        actix_web::rt::time::sleep(Duration::from_secs(60)).await;
-    }
-}
-
-async fn sweep_once(services: &Services) {
-    log_sweep("images", services.stored_images.sweep().await);
-    log_sweep("responses", services.responses.sweep().await);
-    log_sweep("chat completions", services.chat_completions.sweep().await);
-    if let Err(error) = services.maintenance.sweep().await {
-        tracing::warn!(%error, "expired idempotency keys could not be removed");
-    }
-}
-
-/// Deletes the texts of archived projects from the prefix cache on disk, which each node has for itself.
-async fn forget_archived(services: &Services, engine: &Engine) {
-    for tenant in engine.tenants_on_disk() {
-        match services.projects.is_active(ProjectId::from_bytes(tenant.to_be_bytes())).await {
-            Ok(true) => {}
-            Ok(false) => engine.forget_on_disk(tenant),
-            Err(error) => tracing::warn!(%error, "texts of archived projects may still be in the prefix cache on disk"),
-        }
-    }
-}
-
-/// `what` was to be removed, and how many were.
-fn log_sweep(what: &str, swept: crate::error::Result<usize>) {
-    match swept {
-        Ok(0) => {}
-        Ok(count) => tracing::debug!(count, "expired {what} are removed"),
-        Err(error) => tracing::warn!(%error, "expired {what} could not be removed"),
-    }
-}
-
-/// Exchanges debts and unused leases of rate limits with other nodes twice a second.
-async fn exchange_leases(limits: Limits) {
-    loop {
-        actix_web::rt::time::sleep(Duration::from_millis(500)).await;
-        limits.exchange_leases();
-    }
-}
-
 impl Stopper {
     /// Reports that the server is not ready, and closes connections after their next response. Requests are still accepted.
     pub fn announce(&self) {
@@ -512,102 +433,6 @@ fn local_url(address: SocketAddr, is_secure: bool) -> String {
     };
     let scheme = if is_secure { "https" } else { "http" };
     format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
-}
-
-fn engine_settings(config: &Config, devices: engine::Devices, store: &Store) -> engine::Settings {
-    let defaults = engine::Settings::new(config.paths.models.clone(), config.memory);
-    let kv_type = match config.kv_type {
-        config::KvType::F16 => engine::KvType::F16,
-        config::KvType::Q8 => engine::KvType::Q8,
-        config::KvType::F32 => engine::KvType::F32,
-    };
-    engine::Settings {
-        threads: config.threads,
-        max_running: config.max_running,
-        max_queued_requests: config.max_queued,
-        kv_type,
-        prefix_disk: prefix_disk(config, store),
-        speculate: config.speculate,
-        drafts: drafts(&config.draft_model),
-        precisions: precisions(&config.precision),
-        devices,
-        sandbox: config.sandbox.clone(),
-        ..defaults
-    }
-}
-
-/// Deletes the files of an earlier run if there is no prefix cache on disk any more.
-fn prefix_disk(config: &Config, store: &Store) -> Option<engine::PrefixDiskSettings> {
-    let folder = config.paths.data.join(PREFIX_CACHE_FOLDER);
-    if config.prefix_cache_disk.is_none()
-        && let Err(error) = fs::remove_dir_all(&folder)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::warn!(%error, path = %folder.display(), "the prefix cache on disk, which is off, cannot be deleted");
-    }
-    Some(engine::PrefixDiskSettings {
-        folder,
-        max_bytes: config.prefix_cache_disk?,
-        key: engine::PrefixDiskKey(store.pepper().prefix_cache_key()),
-        reserve: DiskReserve::new(&config.paths.data, config.min_free_disk),
-    })
-}
-
-impl From<Precision> for engine::Precision {
-    fn from(precision: Precision) -> Self {
-        match precision {
-            Precision::F32 => Self::Full,
-            Precision::Bf16 => Self::Bf16,
-            Precision::Int8 => Self::Int8,
-        }
-    }
-}
-
-fn precisions(choices: &[ModelPrecision]) -> engine::Precisions {
-    choices.iter().map(|choice| (choice.model.clone(), choice.precision.into())).collect()
-}
-
-fn devices(choices: &[ModelDevice]) -> Result<engine::Devices, StartError> {
-    let choices = choices.iter().map(|choice| (choice.model.clone(), choice.device));
-    engine::Devices::select(choices).map_err(StartError::Device)
-}
-
-/// The settings of a command that uses models without a server.
-///
-/// # Errors
-/// If a device cannot be used.
-pub fn command_settings(models: PathBuf, compute: &ComputeArgs) -> Result<engine::Settings, StartError> {
-    let (threads, devices) = (compute.threads(), devices(&compute.device)?);
-    Ok(engine::Settings { threads, devices, ..engine::Settings::new(models, compute.memory()) })
-}
-
-/// Starts an engine without a server, for a training or a measurement. It does not speculate.
-pub fn start_engine(
-    models: PathBuf,
-    compute: &ComputeArgs,
-    sandbox: PathBuf,
-    clock_rng: Arc<dyn ClockRng>,
-) -> Result<Engine, StartError> {
-    let settings = engine::Settings {
-        sandbox: Some(sandbox),
-        // A training does not use draft models, and a measurement must not depend on how predictable a text is.
-        speculate: false,
-        drafts: engine::Drafts { auto: false, ..engine::Drafts::default() },
-        ..command_settings(models, compute)?
-    };
-    Ok(Engine::start(settings, clock_rng)?)
-}
-
-/// For models that are not named, the last `auto` or `none` applies.
-fn drafts(choices: &[DraftModel]) -> engine::Drafts {
-    choices.iter().fold(engine::Drafts::default(), |mut drafts, choice| {
-        match choice {
-            DraftModel::Auto => drafts.auto = true,
-            DraftModel::None => drafts.auto = false,
-            DraftModel::Named { target, draft } => drop(drafts.pairs.insert(target.clone(), draft.clone())),
-        }
-        drafts
-    })
 }
 
 fn api(
@@ -701,7 +526,7 @@ fn prepare(config: &Config, listener: Option<TcpListener>) -> Result<Prepared, S
         Tls::Off | Tls::SelfSigned => None,
     };
     let listener = listener.map_or_else(|| listen(config.listen), Ok)?;
-    Ok(Prepared { listener, certificate, devices: devices(&config.device)? })
+    Ok(Prepared { listener, certificate, devices: select_devices(&config.device)? })
 }
 
 /// The certificate in the data folder; the first start creates it.

@@ -9,8 +9,8 @@ use candle_core::{Device, Tensor};
 /// The options of a tiny model. Larger `blocks` and `width` make it slower.
 #[derive(Clone, Debug)]
 pub struct TinyModel {
-    /// `llama`, `qwen2` (with biases), `lfm2` or `qwen35`. In the last two, the first block and every second one from there are
-    /// recurrent.
+    /// `llama`, `qwen2` (with biases), `gemma3`, `lfm2`, `qwen35` or `granitehybrid`. In `gemma3`, the first block and every second
+    /// one from there have a [`WINDOW`]; in the last three, these are recurrent.
     pub architecture: &'static str,
     pub context: u32,
     pub blocks: usize,
@@ -39,6 +39,8 @@ pub const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + messa
 
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
+/// Positions that a token sees in a layer with a window.
+pub const WINDOW: u32 = 40;
 /// Tokens that a convolution of a recurrent layer depends on.
 const CONV_KERNEL: usize = 3;
 /// The heads of a delta network: of keys and of values. Together, the heads of each have the width of the model.
@@ -162,7 +164,12 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
         for name in ["attn_norm", ffn_norm] {
             tensors.push(vector(&format!("blk.{block}.{name}.weight"), width, 1., random));
         }
-        if ["lfm2", "qwen35"].contains(&options.architecture) && has_attention(options, block) {
+        if options.architecture == "gemma3" {
+            for name in ["post_attention_norm", "post_ffw_norm"] {
+                tensors.push(vector(&format!("blk.{block}.{name}.weight"), width, 1., random));
+            }
+        }
+        if ["lfm2", "qwen35", "gemma3"].contains(&options.architecture) && has_attention(options, block) {
             for name in ["attn_q_norm", "attn_k_norm"] {
                 tensors.push(vector(&format!("blk.{block}.{name}.weight"), width / HEADS, 1., random));
             }
@@ -306,6 +313,10 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
             add("lfm2.shortconv.l_cache", 4, &(CONV_KERNEL as u32).to_le_bytes());
         }
         _ => add(&format!("{architecture}.attention.head_count_kv"), 4, &(KV_HEADS as u32).to_le_bytes()),
+    }
+    if architecture == "gemma3" {
+        add("gemma3.attention.sliding_window", 4, &WINDOW.to_le_bytes());
+        add("gemma3.attention.sliding_window_pattern", 4, &2u32.to_le_bytes());
     }
     add(&format!("{architecture}.attention.layer_norm_rms_epsilon"), 6, &1e-5f32.to_le_bytes());
     add("tokenizer.ggml.model", 8, &string("gpt2"));

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use super::{ModelIdentity, PrefixDisk, ReadBlock, TextBlock, TextNames};
@@ -9,6 +10,7 @@ use crate::runtime::metrics::Metrics;
 use crate::runtime::{DeviceInfo, Runtime};
 use crate::settings::{PrefixDiskKey, PrefixDiskSettings, Settings};
 use crate::text::prompt::BlockKey;
+use outpost_common::clock_rng::{ClockRng, Timestamp};
 use outpost_common::disk_space::DiskReserve;
 use outpost_models::kv::BLOCK;
 use outpost_testing::test_clock::TestClock;
@@ -17,6 +19,24 @@ use outpost_testing::wait::until;
 /// Bytes of a file with contents of up to some thousand bytes.
 const PAGE: u64 = 4096;
 const FIRST: TextBlock = TextBlock { index: 0, group: 0 };
+
+/// A clock whose time of day goes on, too, also for the next rig.
+struct MovingClock(TestClock);
+
+impl ClockRng for MovingClock {
+    fn now(&self) -> Timestamp {
+        static READINGS: AtomicI64 = AtomicI64::new(1);
+        Timestamp::from_millis(READINGS.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn uptime(&self) -> Duration {
+        self.0.uptime()
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        self.0.fill(bytes);
+    }
+}
 
 struct Rig {
     disk: PrefixDisk,
@@ -34,7 +54,7 @@ fn settings(folder: &Path, pages: u64) -> PrefixDiskSettings {
 }
 
 fn rig(settings: PrefixDiskSettings) -> Rig {
-    let (clock, metrics) = (Arc::new(TestClock::default()), Arc::new(Metrics::new(Vec::new(), [])));
+    let (clock, metrics) = (Arc::new(MovingClock(TestClock::default())), Arc::new(Metrics::new(Vec::new(), [])));
     let device = DeviceInfo { index: 0, name: "cpu".to_owned() };
     let runtime = Runtime::new(Settings::new(".", 1 << 20), device, Arc::clone(&metrics), clock.clone());
     let disk = PrefixDisk::start(settings, clock, Arc::clone(&metrics)).unwrap();
