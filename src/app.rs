@@ -6,12 +6,13 @@ mod model_upkeep;
 mod periodic_work;
 mod reload;
 pub mod run_record;
+mod start_error;
 mod system_clock_rng;
 
 use std::fs;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,6 +29,7 @@ use self::model_upkeep::ModelUpkeep;
 use self::periodic_work::{exchange_leases, prune, record_run, sweep};
 pub use self::reload::{ReloadError, Reloader};
 use self::run_record::RunRecord;
+pub use self::start_error::StartError;
 pub use self::system_clock_rng::SystemClockRng;
 use crate::calls::{
     background::stop_signal::LoopStopper,
@@ -58,7 +60,7 @@ use crate::http::connections;
 use crate::http::response_budget::ResponseBudget;
 use crate::http::routes::responses::BackgroundResponseCodec;
 use crate::http::server;
-use crate::http::tls::{Certificate, TlsError};
+use crate::http::tls::Certificate;
 use crate::http::unknown_fields::UnknownFields;
 use crate::service::Services;
 use crate::service::keys::keyless;
@@ -77,27 +79,6 @@ const ANSWER_ACCEPTED: Duration = Duration::from_millis(250);
 
 /// How long per-minute usage is kept. Hourly and daily usage is kept forever.
 const MINUTE_RETENTION: Duration = Duration::from_secs(400 * 86_400);
-
-/// Why the server could not start; the text is for the operator.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    #[error(transparent)]
-    Store(#[from] OpenError),
-    #[error("cannot listen on {address}: {cause}. Is another server running there? --listen takes another address")]
-    Listen { address: SocketAddr, cause: io::Error },
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    #[error("--device {0}")]
-    Device(String),
-    #[error("--keyless-project: {0}")]
-    Keyless(crate::error::Error),
-    #[error("the database could not be prepared: {0}")]
-    Setup(crate::error::Error),
-    #[error("{path}: {cause}")]
-    File { path: PathBuf, cause: io::Error },
-    #[error("the server could not start: {0}")]
-    Io(#[from] io::Error),
-}
 
 /// A server that is bound and ready; [`App::run`] serves until it is told to stop.
 pub struct App {

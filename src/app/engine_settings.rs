@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fs, io};
 
-use super::StartError;
+use super::start_error::StartError;
 use crate::clock_rng::ClockRng;
 use crate::config::{self, ComputeArgs, Config, DraftModel, ModelDevice, ModelPrecision, Precision};
 use crate::disk_space::DiskReserve;

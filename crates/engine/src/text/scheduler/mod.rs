@@ -26,6 +26,7 @@ mod sequence_queues;
 mod sequence_tokens;
 #[cfg(test)]
 mod tests;
+mod text_on_disk;
 
 use std::collections::BTreeMap;
 
@@ -38,16 +39,16 @@ use crate::text::prompt::Prompt;
 use block_pool::{BlockTable, StatePool};
 use fair_shares::FairShares;
 use prefix_cache::{Parent, PrefixCache, PrefixRoot};
-use prefix_disk::Restore;
 use recurrent_state::RecurrentState;
 use sequence_queues::{QueuedWork, SequenceQueues};
+use text_on_disk::Restore;
 
 pub use batch::{Batch, Row, StepPlan};
 pub use block_pool::{GroupBlock, TextBlock};
 pub use draft_lookahead_blocks::DraftContext;
 pub use ids::{ModelId, SequenceId};
-pub use prefix_disk::EndedText;
 pub use sequence_tokens::SequenceTokens;
+pub use text_on_disk::EndedText;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {

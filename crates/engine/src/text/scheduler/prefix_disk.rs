@@ -6,59 +6,11 @@
 
 use super::block_pool::{GroupBlock, TextBlock};
 use super::prefix_cache::{self, Parent};
+use super::text_on_disk::{EndedText, PrefixOnDisk, Restore};
 use super::{Model, ModelId, Scheduler, Sequence, SequenceId};
 use crate::ids::RequestId;
-use crate::text::prefix_disk::names::DiskRoot;
-use crate::text::prompt::BlockKey;
 use outpost_models::kv::{BLOCK, BlockId};
-use outpost_models::state_layout::{StateGroup, StateKind};
-
-/// A request that waits until blocks are read.
-#[derive(Debug)]
-pub struct Restore {
-    model: ModelId,
-    root: Parent,
-    /// The keys of the prefix.
-    keys: Vec<BlockKey>,
-    /// The tick of its beginning.
-    since: u64,
-}
-
-/// A prefix that is on disk as far as it is not in memory.
-#[derive(Debug, PartialEq, Eq)]
-pub struct PrefixOnDisk {
-    /// The blocks to read, in the order of the text, those of the first group first.
-    pub missing: Vec<TextBlock>,
-    /// All its blocks that the request needs.
-    pub needed: Vec<TextBlock>,
-}
-
-/// The text of a sequence that has ended.
-#[derive(Debug)]
-pub struct EndedText {
-    pub model: ModelId,
-    pub disk: DiskRoot,
-    /// Groups of the model.
-    pub groups: usize,
-    root: Parent,
-    /// The keys of its cached blocks.
-    pub keys: Vec<BlockKey>,
-    /// How many of them are of the prompt.
-    prompt: usize,
-}
-
-impl EndedText {
-    /// True if later texts may need the block: those that continue this one, or its prompt.
-    fn may_need(&self, group: StateGroup, index: usize) -> bool {
-        match group.kind {
-            StateKind::Attention { window: None } | StateKind::Recurrent => true,
-            StateKind::Attention { window: Some(_) } => {
-                let is_last_window = |end: &usize| (group.first_needed(end * BLOCK)..*end).contains(&index);
-                [self.prompt, self.keys.len()].iter().any(is_last_window)
-            }
-        }
-    }
-}
+use outpost_models::state_layout::StateGroup;
 
 impl Scheduler {
     /// Makes a new request wait for blocks that would lengthen its cached prefix. `on_disk`: for each block of the prompt, which

@@ -55,6 +55,9 @@ fn disk_root(tenant: Tenant, model: ModelId) -> DiskRoot {
     DiskRoot { folder: tenant as u32, name: u128::from(model).to_be_bytes() }
 }
 
+/// Blocks with their contents, in the order in which they are read.
+type Restored = VecDeque<(TextBlock, Vec<u32>)>;
+
 /// The blocks on disk: by root, text up to the end of the block, and group. The values are as those of [`Driver::written`].
 type Disk = HashMap<(u32, [u8; 16], Vec<u32>, usize), Vec<u32>>;
 
@@ -81,7 +84,7 @@ struct Driver {
     /// The prefix cache on disk, to which requests with a root are written.
     disk: Disk,
     /// The blocks that requests wait for.
-    restoring: BTreeMap<RequestId, (ModelId, VecDeque<(TextBlock, Vec<u32>)>)>,
+    restoring: BTreeMap<RequestId, (ModelId, Restored)>,
 }
 
 impl Driver {
