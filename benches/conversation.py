@@ -8,7 +8,8 @@ The models are the starter model and those of `peers/recurrent.py`, with random 
 some new tokens, as token IDs. A turn has computed what of its prompt was not in the prefix cache.
 
 Two servers with speculation hold the same conversation, one of them with a prefix cache on disk. Then both are restarted and continue it. The
-first request of a server is short, because it loads the model.
+first request of a server is short, because it loads the model. The files are still in the page cache of the operating system, so the disk
+itself is not measured.
 """
 
 import argparse

@@ -40,15 +40,16 @@ pub(super) fn engine_settings(config: &Config, devices: engine::Devices, store: 
 /// Deletes the files of an earlier run if there is no prefix cache on disk any more.
 fn prefix_disk(config: &Config, store: &Store) -> Option<engine::PrefixDiskSettings> {
     let folder = config.paths.data.join(PREFIX_CACHE_FOLDER);
-    if config.prefix_cache_disk.is_none()
+    let max_bytes = config.prefix_cache_disk.filter(|bytes| *bytes > 0);
+    if max_bytes.is_none()
         && let Err(error) = fs::remove_dir_all(&folder)
         && error.kind() != io::ErrorKind::NotFound
     {
-        tracing::warn!(%error, path = %folder.display(), "the prefix cache on disk, which is off, cannot be deleted");
+        tracing::warn!(%error, path = %folder.display(), "the prefix cache on disk is off, but its folder cannot be deleted");
     }
     Some(engine::PrefixDiskSettings {
         folder,
-        max_bytes: config.prefix_cache_disk?,
+        max_bytes: max_bytes?,
         key: engine::PrefixDiskKey(store.pepper().prefix_cache_key()),
         reserve: DiskReserve::new(&config.paths.data, config.min_free_disk),
     })

@@ -1,4 +1,4 @@
-//! What a running server does from time to time: it drops what has expired, and exchanges rate limits with other nodes.
+//! Periodic work of a running server: it drops what has expired, and exchanges rate limits with other nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +71,10 @@ async fn forget_archived(services: &Services, engine: &Engine) {
         match services.projects.is_active(ProjectId::from_bytes(tenant.to_be_bytes())).await {
             Ok(true) => {}
             Ok(false) => engine.forget_on_disk(tenant),
-            Err(error) => tracing::warn!(%error, "texts of archived projects may still be in the prefix cache on disk"),
+            Err(error) => {
+                tracing::warn!(%error, "texts of archived projects may still be in the prefix cache on disk");
+                return;
+            }
         }
     }
 }

@@ -140,7 +140,7 @@ impl Engine {
         let (devices, placement) = start_devices(&settings, &metrics, &clock)?;
         let devices: Arc<[DeviceWorker]> = devices.into();
         let prefix_disk = settings.prefix_disk.clone();
-        let prefix_disk = prefix_disk.map(|disk| start_prefix_disk(disk, &metrics, &clock)).transpose()?.map(Arc::new);
+        let prefix_disk = prefix_disk.and_then(|disk| start_prefix_disk(disk, &metrics, &clock)).map(Arc::new);
         for device in &*devices {
             if let (Some(disk), Some(texts)) = (&prefix_disk, device.queues.get::<TextQueue>()) {
                 texts.set_prefix_disk(disk);
@@ -432,15 +432,18 @@ fn start_devices(
     Ok((devices, PerModel { usual, models }))
 }
 
+/// If the disk fails, the engine works without.
 fn start_prefix_disk(
     settings: PrefixDiskSettings,
     metrics: &Arc<Metrics>,
     clock: &Arc<dyn ClockRng>,
-) -> std::io::Result<PrefixDisk> {
-    let folder = settings.folder.display().to_string();
-    PrefixDisk::start(settings, Arc::clone(clock), Arc::clone(metrics)).map_err(|error| {
-        std::io::Error::new(error.kind(), format!("the prefix cache on disk cannot use its folder {folder}: {error}"))
-    })
+) -> Option<PrefixDisk> {
+    let folder = settings.folder.clone();
+    PrefixDisk::start(settings, Arc::clone(clock), Arc::clone(metrics))
+        .inspect_err(|error| {
+            tracing::error!(%error, folder = %folder.display(), "there is no prefix cache on disk, because it cannot be opened");
+        })
+        .ok()
 }
 
 fn check(model: &TextModel, request: &GenerationRequest) -> Result<(), String> {

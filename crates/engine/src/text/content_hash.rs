@@ -1,7 +1,7 @@
 //! A hash of a model's weights, so that clients can tell whether two responses come from the same model.
 //!
-//! Reading whole checkpoints again would double the time to load them, so the hash covers the name, shape, type and middle
-//! row of each tensor. Training changes nearly every row of every matrix that it changes at all.
+//! Reading whole checkpoints again would double the time to load them, so the hash covers the name, shape and type of
+//! each tensor, the middle row of each matrix, and all of each vector. Training changes nearly every row of every matrix that it changes at all.
 //!
 //! The hash covers names, shapes and rows, not files: a checkpoint in three shards has the hash of the same one in a
 //! single file.
@@ -20,10 +20,11 @@ pub fn of_network(weights: &dyn Weights) -> Result<u64, ModelError> {
     for name in &names {
         let shape = weights.shape(name).unwrap_or_default();
         hash.update(format!("{name} {shape:?} {:?}\n", weights.dtype(name)).as_bytes());
-        // Each element of a vector is a row.
+        // Each element of a vector is a row. Vectors are small, so they are hashed as a whole.
         let rows: usize = shape.iter().take((shape.len() - 1).max(1)).product();
+        let (first, count) = if shape.len() == 1 { (0, rows) } else { (rows / 2, 1) };
         if rows > 0 {
-            hash.update(&weights.rows(name, rows / 2, 1)?.bytes()?);
+            hash.update(&weights.rows(name, first, count)?.bytes()?);
         }
     }
     Ok(finish(hash))

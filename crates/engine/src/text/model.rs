@@ -48,6 +48,8 @@ pub struct TextNetwork {
     pub(crate) vocabulary: Vocabulary,
     /// A hash of the weights.
     content_hash: u64,
+    /// All that the network computes with besides its weights.
+    config: String,
     /// Bytes of the longest token.
     longest_token: usize,
     /// Whether the tokens of a text begin with a space that the text does not have.
@@ -83,8 +85,8 @@ impl TextModel {
         backend: &B,
     ) -> Result<Self, String> {
         let LoadSource { id, path, device, key, isolation, .. } = *source;
-        let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
-        let (preprocessor, info) = Preprocessor::chat(isolation, path, rows)?;
+        let config = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?;
+        let (preprocessor, info) = Preprocessor::chat(isolation, path, config.vocabulary)?;
         let ChatTokenizerInfo { vocabulary, prepends_space, call_format, reasoning, .. } = info;
         let longest_token = vocabulary.max_token_bytes();
         let network = load_causal_lm(checkpoint.weights(), backend).map_err(|error| error.to_string())?;
@@ -95,6 +97,7 @@ impl TextModel {
             key,
             network,
             content_hash,
+            config: format!("{config:?}"),
             vocabulary,
             longest_token,
             prepends_space,
@@ -138,8 +141,8 @@ impl TextModel {
     pub(crate) fn disk_root(&self, disk: &PrefixDisk, runtime: &Runtime, tenant: Tenant, long: bool) -> DiskRoot {
         let kv_type = runtime.settings.kv_type;
         let (device, kernels) = (runtime.device.kind(), Isa::detect().name());
-        let (weights, groups) = (self.content_hash, self.network.state_groups(kv_type));
-        let description = format!("{device} {kernels} {kv_type:?} {weights:016x} {groups:?}");
+        let (weights, config, groups) = (self.content_hash, &self.config, self.network.state_groups(kv_type));
+        let description = format!("{device} {kernels} {kv_type:?} {weights:016x} {config} {groups:?}");
         let identity = ModelIdentity { id: &self.network_id, description: &description };
         disk.root(&identity, tenant, self.adapter().map(|adapter| adapter.content_hash), long)
     }

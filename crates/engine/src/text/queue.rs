@@ -38,8 +38,10 @@ pub struct State {
     pub scheduler: Scheduler,
     /// Requests that have not started.
     pub waiting: BTreeMap<RequestId, QueuedRequest>,
-    /// The uptime at which the last block was read for a request that waits for blocks from disk.
+    /// The requests that wait for blocks from disk, with the uptime of their submission.
     pub restoring: BTreeMap<RequestId, Duration>,
+    /// The uptime at which the last block was read, or at which a request began to wait while no other did.
+    pub last_restored: Duration,
     /// Number of resets of the scheduler after a panic. Requests that ran before are unknown to the new one.
     pub resets: u64,
     speed: Speed,
@@ -218,6 +220,7 @@ impl RequestQueue for TextQueue {
             scheduler: Scheduler::new(limits),
             waiting: BTreeMap::new(),
             restoring: BTreeMap::new(),
+            last_restored: Duration::ZERO,
             resets: 0,
             speed: Speed::default(),
             choice_tokens: None,
@@ -259,7 +262,11 @@ impl TextQueue {
         if let Some(disk) = self.prefix_disk()
             && let Some(prefix) = state.scheduler.begin_restore(id, &prompt.found)
         {
-            state.restoring.insert(id, self.runtime.clock.uptime());
+            let now = self.runtime.clock.uptime();
+            if state.restoring.is_empty() {
+                state.last_restored = now;
+            }
+            state.restoring.insert(id, now);
             disk.read(&self.runtime, id, &prompt.names, &prefix.missing, &prefix.needed);
         }
     }
@@ -333,9 +340,13 @@ impl TextQueue {
         request: GenerationRequest,
         capacity: usize,
     ) -> Result<mpsc::Receiver<DeltaResult>, Refused> {
+        // Before anything that takes time in proportion to the prompt.
+        let (tenant, prompt, choices) = (request.tenant, request.prompt.len(), request.choices as usize);
+        let admits = |scheduler: &mut Scheduler| scheduler.admits(model.key, tenant, prompt, choices);
+        self.admit(&mut self.lock(), model, tenant, admits)?;
         let (sender, receiver) = mpsc::channel(capacity + 1);
         let Ok(failure_permit) = sender.clone().try_reserve_owned() else { return Err(Refused::ShuttingDown) };
-        let (tenant, submitted_at) = (request.tenant, self.runtime.clock.uptime());
+        let submitted_at = self.runtime.clock.uptime();
         let on_disk = self.find_on_disk(model, &request);
         let disk = on_disk.as_ref().map(|prompt| prompt.root);
         let mut state = self.lock();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::active_request::{ActiveRequest, Outcome};
 use super::model::TextModel;
-use super::prefix_transfer::PrefixTransfer;
+use super::prefix_transfer::PrefixWriter;
 use super::queue::TextQueue;
 use super::scheduler::{Batch, GroupBlock, ModelId, Row, SequenceId, StepPlan};
 use super::speculative::draft_model::DraftSlot;
@@ -30,10 +30,10 @@ pub struct TextWorkload {
     pub(super) runtime: Arc<Runtime>,
     /// Requests that have started.
     pub(super) active: BTreeMap<RequestId, ActiveRequest>,
-    arenas: HashMap<ModelId, StateArenas>,
-    transfer: PrefixTransfer,
+    pub(super) arenas: HashMap<ModelId, StateArenas>,
+    prefix_writer: PrefixWriter,
     /// Requests wait for blocks from disk.
-    is_restoring: bool,
+    pub(super) is_restoring: bool,
     /// Draft models of the models in use.
     pub(super) drafts: HashMap<ModelId, Arc<DraftSlot>>,
     /// Set if a model that was idle computes in this step. Such a step is slow and not measured.
@@ -54,7 +54,6 @@ impl Workload for TextWorkload {
     }
 
     fn sweep(&mut self) {
-        self.is_restoring = self.transfer.expire(&self.queue);
         let mut state = self.queue.lock();
         self.runtime.faults.point("text.sweep");
         state.sweep();
@@ -71,7 +70,7 @@ impl Workload for TextWorkload {
     /// Runs one step of every model in use.
     fn step(&mut self, _busy: bool) -> bool {
         self.drop_stalled();
-        let restored = self.transfer.restore(&self.queue, &mut self.arenas);
+        let restored = self.restore_prefixes();
         self.runtime.faults.point("text.propose");
         self.propose();
         let started = self.runtime.clock.uptime();
@@ -86,7 +85,7 @@ impl Workload for TextWorkload {
             self.commit_step(done, started);
         }
         let freed = plan.memory_short && self.free_memory(plan.stuck);
-        let saved = self.transfer.save(&self.queue, &self.arenas);
+        let saved = self.prefix_writer.save(&self.queue, &self.arenas);
         busy || freed || restored || saved
     }
 
@@ -106,6 +105,7 @@ impl Workload for TextWorkload {
 
     fn recover(&mut self, failure: &Failure) {
         self.runtime.faults.point("text.recover");
+        self.prefix_writer = PrefixWriter::default();
         self.drop_active(failure);
         self.resets = self.queue.reset();
     }
@@ -122,7 +122,7 @@ impl QueuedWorkload for TextWorkload {
             runtime,
             active: BTreeMap::new(),
             arenas: HashMap::new(),
-            transfer: PrefixTransfer::default(),
+            prefix_writer: PrefixWriter::default(),
             is_restoring: false,
             drafts: HashMap::new(),
             warming: false,
@@ -134,7 +134,7 @@ impl QueuedWorkload for TextWorkload {
 
 impl Drop for TextWorkload {
     fn drop(&mut self) {
-        self.transfer.finish(&self.queue, &self.arenas);
+        self.prefix_writer.finish(&self.queue, &self.arenas);
     }
 }
 

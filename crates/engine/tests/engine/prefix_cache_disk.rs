@@ -134,9 +134,36 @@ async fn a_model_that_was_unloaded_finds_its_texts() {
     rig.engine.models().rescan();
     tiny_model::write(rig.dir.path(), "tiny", &CONTEXT);
     rig.engine.models().rescan();
-    let model = rig.engine.models().load("tiny").unwrap();
-    let reloaded = Rig { model, ..rig };
+    let Rig { engine, model: old, clock, dir } = rig;
+    drop(old);
+    let reloaded = Rig { model: engine.models().load("tiny").unwrap(), engine, clock, dir };
     assert_eq!(run(&reloaded, greedy(prompt(1, 100), 4)).await, (96, expected.1));
+}
+
+/// Memory is full of other texts, some of which a restore evicts.
+#[tokio::test]
+async fn blocks_that_take_the_place_of_evicted_ones_keep_their_contents() {
+    for model in &MODELS {
+        let folder = tempfile::tempdir().unwrap();
+        let texts: Vec<_> = (0..12).map(|at| greedy(prompt(at, 150 + at * 3), 30)).collect();
+        let first = on_disk(model, folder.path());
+        let mut expected = Vec::new();
+        for text in &texts {
+            expected.push(run(&first, text.clone()).await.1);
+        }
+        let resident = memory(&first.engine, "weights") + memory(&first.engine, "scratch");
+        drop(first);
+        let full = rig(model, |settings| {
+            with_disk(settings, folder.path());
+            settings.memory_bytes = resident + 90 * 8_192;
+        });
+        for (index, text) in texts.iter().enumerate().cycle().take(36) {
+            let (cached, output) = run(&full, text.clone()).await;
+            assert_eq!(output, expected[index], "{}, text {index}", model.architecture);
+            assert!(cached >= 144, "{}, text {index}: {cached} tokens", model.architecture);
+        }
+        full.wait_until_idle().await;
+    }
 }
 
 #[tokio::test]

@@ -73,7 +73,7 @@ fn folders(path: &Path) -> Vec<([u8; 16], PathBuf)> {
 fn scan_folder(folder: FolderPath, path: &Path, found: &mut Vec<((i64, i64), Found)>) {
     for entry in path.read_dir().into_iter().flatten().flatten() {
         if entry.path().extension() == Some(OsStr::new(UNFINISHED)) {
-            // If this fails, it is overwritten one day.
+            // If this fails, a later write replaces it.
             let _ = std::fs::remove_file(entry.path());
         }
         let (Some(file), Ok(metadata)) = (parse_file_name(&entry.file_name()), entry.metadata()) else { continue };

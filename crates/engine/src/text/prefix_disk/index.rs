@@ -1,4 +1,4 @@
-//! Which files there are, in the order of their last use.
+//! The index of files, by last use.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -69,6 +69,9 @@ impl Index {
     }
 
     pub fn remove_folders(&mut self, folders: &HashSet<FolderId>) {
+        if folders.is_empty() {
+            return;
+        }
         let gone: Vec<_> = self.files.keys().filter(|file| folders.contains(&file.folder)).copied().collect();
         gone.iter().for_each(|file| self.remove(file));
     }

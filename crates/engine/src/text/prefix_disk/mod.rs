@@ -2,17 +2,18 @@
 //!
 //! When a sequence has ended, the blocks of its text that the prefix cache holds are written behind the requests, one file for each
 //! block of a group. When a request arrives and files continue the prefix that is in memory, the request waits until these are read
-//! into the prefix cache, which costs a fraction of computing them. Requests then find them there as usual.
+//! into the prefix cache, where it finds them as usual.
 //!
 //! A file's path names all that decides the contents of a block: the model ([`ModelIdentity`]), the project, and the text up to the
 //! block ([`names`]). Contents are encrypted with a key of the model and project, and authenticated together with the name, so a file
 //! that is damaged, incomplete or in the wrong place is a miss. Nothing is synced, and a file that cannot be written is left out: the
 //! cache may forget, but a block that it returns has the bits that were computed.
 //!
-//! All files together take at most [`PrefixDiskSettings::max_bytes`]. The least recently used are deleted first, and the blocks of a
-//! text in reverse order, because a block is of no use without those before it. The order is kept in the files' modification times.
+//! After each write, all files together take at most [`PrefixDiskSettings::max_bytes`]. The least recently used are deleted first, and the
+//! blocks of a text in reverse order, because a block is of no use without those before it. The order is kept in the files' modification
+//! times.
 //!
-//! One thread reads and writes. Reads come before writes, and several requests' reads take turns.
+//! One thread reads and writes. Reads come before writes. The requests of a project are served in order, and projects take turns.
 
 mod files;
 mod index;
@@ -24,7 +25,6 @@ mod worker;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ring::hmac;
@@ -43,6 +43,10 @@ use outpost_common::clock_rng::ClockRng;
 const MAX_WRITE_BYTES: usize = 32 << 20;
 /// Max bytes of blocks that were read for a device and not taken yet. One block may exceed it.
 const MAX_READ_BYTES: usize = 32 << 20;
+/// Max writes that wait. Beyond it, uses are not recorded.
+const MAX_WRITES: usize = 4096;
+/// Max time for the task in progress when the cache is closed, besides the time for those that are queued.
+const LAST_TASK: Duration = Duration::from_secs(1);
 
 /// What decides the contents of a model's blocks, besides the text.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +74,6 @@ pub struct ReadBlock {
 
 pub struct PrefixDisk {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// The folder of a project's blocks of a model.
@@ -87,6 +90,8 @@ struct Shared {
     state: Mutex<State>,
     /// Work was added.
     changed: Condvar,
+    /// The thread has ended.
+    ended: Condvar,
     clock: Arc<dyn ClockRng>,
     metrics: Arc<Metrics>,
 }
@@ -103,18 +108,24 @@ struct State {
     reads: VecDeque<Read>,
     /// By device.
     inboxes: HashMap<DeviceIndex, Inbox>,
+    /// The tenant whose block was read last.
+    last_reader: Option<Tenant>,
     writes: VecDeque<Write>,
     write_bytes: usize,
+    /// The files of the blocks in `writes`.
+    queued: HashSet<BlockFile>,
     /// The devices whose blocks are written.
     runtimes: Vec<Weak<Runtime>>,
-    /// The uptime at which the thread ends at the latest.
+    /// The uptime after which the thread begins no other task.
     closes_at: Option<Duration>,
+    has_ended: bool,
 }
 
 /// Blocks that are read for a request.
 struct Read {
     device: DeviceIndex,
     runtime: Weak<Runtime>,
+    tenant: Tenant,
     request: RequestId,
     files: VecDeque<(TextBlock, BlockFile)>,
     /// The files of the whole prefix.
@@ -130,8 +141,8 @@ struct Inbox {
 /// What is to be written.
 enum Write {
     Block(BlockFile, Vec<u8>),
-    /// The files of a text, in its order, were used now.
-    Use(Vec<BlockFile>),
+    /// Records that the files of a text, in its order, were used.
+    Touch(Vec<BlockFile>),
 }
 
 impl PrefixDisk {
@@ -157,12 +168,14 @@ impl PrefixDisk {
             key,
             state: Mutex::new(state),
             changed: Condvar::new(),
+            ended: Condvar::new(),
             clock,
             metrics,
         });
         let own = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("prefix-cache".to_owned()).spawn(move || own.run())?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        // It is not joined: it may wait for a disk that hangs.
+        std::thread::Builder::new().name("prefix-cache".to_owned()).spawn(move || own.run())?;
+        Ok(Self { shared })
     }
 
     /// Adds a device, which is woken when blocks were read for it and when more can be written.
@@ -222,17 +235,28 @@ impl PrefixDisk {
         let files = wanted.iter().filter_map(|block| Some((*block, text.file(*block)?))).collect();
         let used = prefix.iter().filter_map(|block| text.file(*block)).collect();
         let (device, runtime) = (runtime.device.index, Arc::downgrade(runtime));
-        self.shared.lock().reads.push_back(Read { device, runtime, request, files, used });
+        let mut state = self.shared.lock();
+        let tenant = state.folders.get(text.folder as usize).map_or(0, |folder| folder.path.tenant);
+        state.reads.push_back(Read { device, runtime, tenant, request, files, used });
         self.shared.changed.notify_one();
     }
 
-    /// Takes what was read for a device.
-    pub fn take_read(&self, device: DeviceIndex) -> VecDeque<ReadBlock> {
-        let taken = self.shared.lock().inboxes.remove(&device).unwrap_or_default();
-        if !taken.blocks.is_empty() {
+    /// Takes blocks of at least `bytes` bytes that were read for a device, if there are as many.
+    pub fn take_read(&self, device: DeviceIndex, bytes: usize) -> Vec<ReadBlock> {
+        let mut state = self.shared.lock();
+        let Some(inbox) = state.inboxes.get_mut(&device) else { return Vec::new() };
+        let (mut taken, mut left) = (Vec::new(), bytes);
+        while left > 0
+            && let Some(block) = inbox.blocks.pop_front()
+        {
+            let size = block.contents.as_ref().map_or(0, |(_, contents)| contents.len());
+            (inbox.bytes, left) = (inbox.bytes - size, left.saturating_sub(size));
+            taken.push(block);
+        }
+        if !taken.is_empty() {
             self.shared.changed.notify_one();
         }
-        taken.blocks
+        taken
     }
 
     /// Stops reading for a request.
@@ -245,11 +269,22 @@ impl PrefixDisk {
         self.shared.lock().write_bytes < MAX_WRITE_BYTES
     }
 
-    /// Queues the contents of a block to be written, unless it is there.
+    /// Max bytes of all files.
+    pub fn max_bytes(&self) -> u64 {
+        self.shared.settings.max_bytes
+    }
+
+    /// True if a block is neither on disk nor queued.
+    pub fn lacks(&self, text: &TextNames, block: TextBlock) -> bool {
+        let state = self.shared.lock();
+        text.file(block).is_some_and(|file| !state.index.contains(&file) && !state.queued.contains(&file))
+    }
+
+    /// Queues the contents of a block to be written.
     pub fn write(&self, text: &TextNames, block: TextBlock, contents: Vec<u8>) {
         let Some(file) = text.file(block) else { return };
         let mut state = self.shared.lock();
-        if !state.index.contains(&file) {
+        if state.queued.insert(file) {
             state.write_bytes += contents.len();
             state.writes.push_back(Write::Block(file, contents));
             self.shared.changed.notify_one();
@@ -259,11 +294,14 @@ impl PrefixDisk {
     /// Records that blocks of a text, in its order, were used.
     pub fn mark_used(&self, text: &TextNames, blocks: &[TextBlock]) {
         let files = blocks.iter().filter_map(|block| text.file(*block)).collect();
-        self.shared.lock().writes.push_back(Write::Use(files));
-        self.shared.changed.notify_one();
+        let mut state = self.shared.lock();
+        if state.writes.len() < MAX_WRITES {
+            state.writes.push_back(Write::Touch(files));
+            self.shared.changed.notify_one();
+        }
     }
 
-    /// The tenants that have files.
+    /// The tenants that may have files.
     pub fn tenants(&self) -> HashSet<Tenant> {
         self.shared.lock().folder_ids.keys().map(|path| path.tenant).collect()
     }
@@ -274,13 +312,13 @@ impl PrefixDisk {
         self.shared.changed.notify_one();
     }
 
-    /// Writes what is queued, for at most this time, and ends the thread.
+    /// Writes what is queued, for about this time at most, and ends the thread. A disk that hangs does not delay it longer.
     pub fn close(&self, within: Duration) {
-        self.shared.lock().closes_at = Some(self.shared.clock.uptime() + within);
+        let mut state = self.shared.lock();
+        state.closes_at = Some(self.shared.clock.uptime() + within);
         self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            drop(thread.join());
-        }
+        let waited = self.shared.ended.wait_timeout_while(state, within + LAST_TASK, |state| !state.has_ended);
+        drop(waited);
     }
 }
 
@@ -323,10 +361,14 @@ impl State {
     fn forget(&mut self, root: &Path, matches: impl Fn(&FolderPath) -> bool) {
         let gone: HashMap<FolderPath, FolderId> = self.folder_ids.extract_if(|path, _| matches(path)).collect();
         let ids: HashSet<FolderId> = gone.values().copied().collect();
+        if ids.is_empty() {
+            return;
+        }
         self.index.remove_folders(&ids);
         let is_gone = |file: &BlockFile| ids.contains(&file.folder);
         self.reads.iter_mut().for_each(|read| read.files.retain(|(_, file)| !is_gone(file)));
         self.writes.retain(|write| !matches!(write, Write::Block(file, _) if is_gone(file)));
+        self.queued.retain(|file| !is_gone(file));
         self.write_bytes = self.writes.iter().map(Write::bytes).sum();
         self.deletions.extend(gone.keys().map(|path| files::folder(root, path)));
     }
@@ -337,7 +379,7 @@ impl Write {
     fn bytes(&self) -> usize {
         match self {
             Self::Block(_, contents) => contents.len(),
-            Self::Use(_) => 0,
+            Self::Touch(_) => 0,
         }
     }
 }

@@ -29,7 +29,7 @@ pub struct FolderPath {
     pub tenant: Tenant,
 }
 
-/// Where the texts of a project begin that are computed by a model or one of its adapters.
+/// The root of a project's texts for a model or one of its adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskRoot {
     pub folder: FolderId,
@@ -106,7 +106,9 @@ pub fn short_hash(key: &hmac::Key, parts: &[&[u8]]) -> [u8; 16] {
 
 /// The hash of the program that runs. Another build may round differently, so it must not continue from the blocks of this one.
 pub fn program_hash() -> std::io::Result<[u8; 32]> {
-    let (mut file, mut hash) = (File::open(std::env::current_exe()?)?, Context::new(&SHA256));
+    // On Linux, the program that runs, also if another one has taken its place on disk.
+    let file = File::open("/proc/self/exe").or_else(|_| File::open(std::env::current_exe()?));
+    let (mut file, mut hash) = (file?, Context::new(&SHA256));
     let mut buffer = vec![0; 1 << 20];
     loop {
         let count = file.read(&mut buffer)?;

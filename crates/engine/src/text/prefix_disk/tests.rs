@@ -92,9 +92,9 @@ impl Rig {
             },
         );
         // What was taken last may still be at work; a read comes after it.
-        self.disk.take_read(0);
+        self.disk.take_read(0, usize::MAX);
         self.disk.read(&self.runtime, u64::MAX, &marker, &[], &[]);
-        until(|| "a read is served", || !self.disk.take_read(0).is_empty());
+        until(|| "a read is served", || !self.disk.take_read(0, usize::MAX).is_empty());
     }
 
     fn read(&self, text: &TextNames, indices: &[usize]) -> Vec<Vec<u8>> {
@@ -104,7 +104,7 @@ impl Rig {
         until(
             || "all is read",
             || {
-                for ReadBlock { request, contents } in self.disk.take_read(0) {
+                for ReadBlock { request, contents } in self.disk.take_read(0, usize::MAX) {
                     assert!(request == 1 && !has_ended);
                     has_ended = contents.is_none();
                     read.extend(contents.map(|(_, bytes)| bytes));
@@ -198,8 +198,11 @@ fn a_damaged_file_is_deleted_and_ends_the_read() {
         assert!(!path.exists());
     }
     let all = files(folder.path());
-    std::fs::rename(&all[0], &all[1]).unwrap();
+    let [one, other] = [&all[0], &all[1]].map(|path| std::fs::read(path).unwrap());
+    std::fs::write(&all[0], other).unwrap();
+    std::fs::write(&all[1], one).unwrap();
     assert_eq!(rig.read(&own, &[0, 2]).len(), 0, "contents with the name of another block");
+    assert_eq!(rig.count("damaged"), 6);
 }
 
 #[test]

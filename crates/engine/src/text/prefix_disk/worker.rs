@@ -25,7 +25,7 @@ enum Task {
     Delete(PathBuf),
     Read { device: DeviceIndex, runtime: Weak<Runtime>, request: RequestId, block: Option<(TextBlock, Located)> },
     Write(Located, Vec<u8>),
-    Use(Vec<BlockFile>),
+    Touch(Vec<BlockFile>),
     End,
 }
 
@@ -39,19 +39,35 @@ struct Located {
 impl Shared {
     /// Works until the cache is closed.
     pub fn run(&self) {
-        let mut paused_until = Duration::ZERO;
+        self.work();
+        self.lock().has_ended = true;
+        self.ended.notify_all();
+    }
+
+    fn work(&self) {
+        let (mut paused_until, mut works) = (Duration::ZERO, true);
+        // The limit may be lower than that of the run before.
+        while self.lock().index.bytes() > self.settings.max_bytes && self.evict() {}
         loop {
             match self.next_task() {
                 Task::Delete(folder) => self.delete_folder(&folder),
                 Task::Read { device, runtime, request, block } => self.read(device, &runtime, request, block),
                 Task::Write(located, contents) => {
                     let now = self.clock.uptime();
-                    let written = now < paused_until || self.write(&located, contents);
-                    if !written {
-                        paused_until = now + PAUSE;
+                    if now < paused_until {
+                        continue;
                     }
+                    let written = self.write(&located, contents);
+                    if let Err(error) = &written {
+                        paused_until = now + PAUSE;
+                        self.metrics.count_prefix_disk(PrefixDiskEvent::Unwritten);
+                        if works {
+                            tracing::warn!(%error, "blocks cannot be written to the prefix cache on disk for now");
+                        }
+                    }
+                    works = written.is_ok();
                 }
-                Task::Use(files) => self.set_used(&files),
+                Task::Touch(files) => self.set_used(&files),
                 Task::End => return,
             }
         }
@@ -81,8 +97,9 @@ impl Shared {
         }
         loop {
             match state.writes.pop_front()? {
-                Write::Use(files) => return Some(Task::Use(files)),
+                Write::Touch(files) => return Some(Task::Touch(files)),
                 Write::Block(file, contents) => {
+                    state.queued.remove(&file);
                     let was_full = state.write_bytes >= MAX_WRITE_BYTES;
                     state.write_bytes -= contents.len();
                     if was_full && state.write_bytes < MAX_WRITE_BYTES {
@@ -96,18 +113,22 @@ impl Shared {
         }
     }
 
-    /// The next block of the first request whose device has room for it. The others follow before its next one.
+    /// The next block of a request whose device has room for it: the oldest request of another project than that which was served
+    /// last, or else of that project.
     fn take_read_task(&self, state: &mut State) -> Option<Task> {
         let has_room = |read: &Read| state.inboxes.get(&read.device).is_none_or(|inbox| inbox.bytes < MAX_READ_BYTES);
-        let index = state.reads.iter().position(has_room)?;
+        let ready = || state.reads.iter().enumerate().filter(|(_, read)| has_room(read));
+        let other = ready().find(|(_, read)| Some(read.tenant) != state.last_reader);
+        let (index, _) = other.or_else(|| ready().next())?;
         let mut read = state.reads.remove(index)?;
+        state.last_reader = Some(read.tenant);
         let (device, runtime, request) = (read.device, Weak::clone(&read.runtime), read.request);
         let next = read.files.pop_front().and_then(|(block, file)| Some((block, self.locate(state, file)?)));
         let known = next.filter(|(_, located)| state.index.contains(&located.file));
         if known.is_some() {
-            state.reads.push_back(read);
+            state.reads.insert(index, read);
         } else {
-            state.writes.push_back(Write::Use(read.used));
+            state.writes.push_back(Write::Touch(read.used));
         }
         Some(Task::Read { device, runtime, request, block: known })
     }
@@ -139,31 +160,39 @@ impl Shared {
     }
 
     fn read_file(&self, located: &Located) -> Option<Vec<u8>> {
-        let sealed = std::fs::read(&located.path);
-        let contents = sealed.ok().and_then(|sealed| located.keys.open(&file_name(&located.file), &sealed));
-        match contents {
-            Some(contents) => {
-                self.metrics.count_prefix_disk(PrefixDiskEvent::Read);
-                Some(contents)
+        let path = located.path.display();
+        let sealed = match std::fs::read(&located.path) {
+            Ok(sealed) => sealed,
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%error, %path, "a block of the prefix cache on disk cannot be read; it is computed again");
+                return None;
             }
-            None => {
-                self.metrics.count_prefix_disk(PrefixDiskEvent::Damaged);
-                tracing::warn!(path = %located.path.display(), "a block of the prefix cache on disk cannot be read; it is computed again");
-                self.lock().index.remove(&located.file);
-                self.delete(&located.path);
-                None
-            }
+            Err(_) => Vec::new(),
+        };
+        let contents = located.keys.open(&file_name(&located.file), &sealed);
+        if contents.is_some() {
+            self.metrics.count_prefix_disk(PrefixDiskEvent::Read);
+            return contents;
         }
+        self.metrics.count_prefix_disk(PrefixDiskEvent::Damaged);
+        tracing::warn!(%path, "a block of the prefix cache on disk is damaged; it is computed again");
+        let mut state = self.lock();
+        state.index.remove(&located.file);
+        self.metrics.set_prefix_disk_bytes(state.index.bytes());
+        drop(state);
+        self.delete(&located.path);
+        None
     }
 
-    /// `false`: the disk failed or is full.
-    fn write(&self, located: &Located, contents: Vec<u8>) -> bool {
+    /// # Errors
+    /// If the disk fails or is full.
+    fn write(&self, located: &Located, contents: Vec<u8>) -> io::Result<()> {
         let mut nonce = [0; ring::aead::NONCE_LEN];
         self.clock.fill(&mut nonce);
-        let Some(sealed) = located.keys.seal(&file_name(&located.file), nonce, contents) else { return true };
+        let Some(sealed) = located.keys.seal(&file_name(&located.file), nonce, contents) else { return Ok(()) };
         let bytes = disk_bytes(sealed.len());
         if bytes > self.settings.max_bytes {
-            return true;
+            return Ok(());
         }
         let excess = |state: &State| (state.index.bytes() + bytes).saturating_sub(self.settings.max_bytes) > 0;
         while excess(&self.lock()) && self.evict() {}
@@ -173,12 +202,8 @@ impl Shared {
                 break;
             }
         }
-        let space = reserve.require(DataClass::Bulk, bytes).map_err(io::Error::other);
-        if let Err(error) = space.and_then(|()| files::write(&located.path, &sealed)) {
-            self.metrics.count_prefix_disk(PrefixDiskEvent::Unwritten);
-            tracing::warn!(%error, "blocks cannot be written to the prefix cache on disk for now");
-            return false;
-        }
+        reserve.require(DataClass::Bulk, bytes).map_err(io::Error::other)?;
+        files::write(&located.path, &sealed)?;
         let mut state = self.lock();
         // The folder may have been forgotten meanwhile.
         let id = located.file.folder;
@@ -193,7 +218,7 @@ impl Shared {
         if !is_known {
             self.delete(&located.path);
         }
-        true
+        Ok(())
     }
 
     /// Deletes the least recently used file. `false`: there is none.

@@ -113,10 +113,15 @@ impl PrefixCache {
         let mut nodes = self.path(root, edges);
         let known = nodes.len();
         nodes.truncate(reusable(known, pool, |block| self.has(&nodes, block)));
-        nodes.iter().for_each(|id| self.touch(*id, now));
-        let first = pool.first_needed_of_others(nodes.len() * BLOCK);
-        nodes.iter().skip(first.unwrap_or(usize::MAX)).for_each(|id| self.touch_others(*id, now));
+        self.touch_path(&nodes, nodes.len(), pool, now);
         CachedPrefix { nodes, known }
+    }
+
+    /// Records a use of the nodes of a path, and of what `length` blocks need of the groups after the first.
+    pub fn touch_path(&mut self, path: &[NodeId], length: usize, pool: &StatePool, now: u64) {
+        path.iter().for_each(|id| self.touch(*id, now));
+        let first = pool.first_needed_of_others(length * BLOCK);
+        path.iter().skip(first.unwrap_or(usize::MAX)).for_each(|id| self.touch_others(*id, now));
     }
 
     /// The nodes below a root of a text with these full blocks of tokens, as far as there are any.

@@ -19,7 +19,7 @@ impl Scheduler {
         let id = SequenceId { request, choice: 0 };
         let sequence = self.sequences.get(&id).filter(|one| !one.needs_prompt_logits())?;
         let (tenant, root, model_id) = (sequence.tenant, sequence.prefix_root(), sequence.model);
-        let model = self.models.get(&model_id)?;
+        let model = self.models.get_mut(&model_id)?;
         let known = sequence.tokens.len().saturating_sub(1) / BLOCK;
         let mut keys: Vec<_> = sequence.tokens.blocks_from(0).take(known).collect();
         let path = model.prefixes.path(root, keys.iter().copied());
@@ -39,13 +39,16 @@ impl Scheduler {
         let missing = needed.iter().copied().filter(|block| !in_memory(*block)).collect();
         keys.truncate(length);
         self.ticks += 1;
+        // What is in memory must not be evicted for the rest.
+        model.prefixes.touch_path(path.get(..length).unwrap_or(&path), length, &model.pool, self.ticks);
         self.restores.insert(request, Restore { model: model_id, root, keys, since: self.ticks });
         self.queues.set_ready(tenant, id, false);
         Some(PrefixOnDisk { missing, needed })
     }
 
-    /// Allocates a block for contents that were read, if the blocks that are used less recently leave it memory. All blocks together
-    /// take at most `max_bytes`. It must be given to [`Self::insert_restored`] or [`Self::release_restored`].
+    /// Allocates a block for contents that were read. Evicts only blocks that were used less recently. All blocks together take at most
+    /// `max_bytes`. The block must be given to [`Self::insert_restored`] or [`Self::release_restored`]. Before its contents are written,
+    /// the memory of released blocks must be freed, because its ID may be that of one of them.
     pub fn allocate_restored(&mut self, request: RequestId, group: usize, max_bytes: u64) -> Option<BlockId> {
         let Restore { model: id, since, .. } = *self.restores.get(&request)?;
         let bytes = self.models.get(&id)?.pool.group(group)?.block_bytes;
@@ -115,7 +118,7 @@ impl Scheduler {
             groups: sequence.tables.len() + usize::from(sequence.recurrent.is_some()),
             root: sequence.prefix_root(),
             keys: sequence.tokens.blocks_from(0).take(sequence.cached).collect(),
-            prompt: sequence.cached.min(sequence.tokens.prompt_len() / BLOCK),
+            prompt: sequence.tokens.prompt_len(),
         });
     }
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::text::prefix_disk::names::DiskRoot;
 use outpost_models::causal_lm::LogitsAt;
-use outpost_models::kv::BLOCK;
+use outpost_models::kv::{BLOCK, BlockId};
 use outpost_models::state_layout::StateUpdate;
 use outpost_models::state_layout::{StateGroup, StateKind};
 
@@ -104,6 +104,11 @@ impl Driver {
         }
     }
 
+    /// Frees the memory of released blocks.
+    fn free(&mut self, released: &[(ModelId, GroupBlock)]) {
+        released.iter().for_each(|block| drop(self.written.remove(block)));
+    }
+
     /// Writes the texts that have ended to the disk.
     fn write_ended(&mut self) {
         for text in self.scheduler.take_ended() {
@@ -139,10 +144,16 @@ impl Driver {
             && let Some((at, contents)) = blocks.front()
             && let Some(id) = self.scheduler.allocate_restored(request, at.group, self.room)
         {
-            self.written.insert((model, GroupBlock { group: at.group, id }), contents.clone());
-            placed.push((*at, id));
+            placed.push((*at, id, contents.clone()));
             blocks.pop_front();
         }
+        let released = self.scheduler.take_released();
+        self.free(&released);
+        let load = |(at, id, contents): (TextBlock, BlockId, Vec<u32>)| {
+            self.written.insert((model, GroupBlock { group: at.group, id }), contents);
+            (at, id)
+        };
+        let placed: Vec<_> = placed.into_iter().map(load).collect();
         assert!(self.scheduler.used_bytes() <= used.max(self.room));
         let inserted = self.scheduler.insert_restored(request, &placed);
         if inserted && placed.len() == count && !blocks.is_empty() {
@@ -180,6 +191,7 @@ impl Driver {
     /// Plans and computes a step. Returns whether there was anything to compute.
     fn step(&mut self, chunk: usize) -> bool {
         let plan = self.scheduler.plan(self.room, chunk);
+        self.free(&plan.released);
         self.check(&plan, chunk);
         let ran = !plan.batches.is_empty();
         for row in plan.batches.into_iter().flat_map(|batch| batch.rows) {
@@ -568,8 +580,14 @@ fn of_windows_only_the_last_ones_are_written() {
     driver.submit(Request { groups: windowed(), disk, ..request(1, prompt(1, 320), 65) });
     driver.finish();
     let blocks = |group| driver.disk.keys().filter(|(.., of)| *of == group).count();
-    // A token sees 40 positions of the second group and its own of the third: three blocks and none before each of two ends.
-    assert_eq!([0, 1, 2].map(blocks), [24, 2 * 3, 0]);
+    // A token sees 40 positions of the second group and its own of the third: three blocks and none before each end. The prompt may be
+    // used up to its last block, and up to the one before that.
+    assert_eq!([0, 1, 2].map(blocks), [24, 3 + 1 + 3, 0]);
+    let mut driver = restarted(driver);
+    let again = driver.submit(Request { groups: windowed(), disk, ..request(1, prompt(1, 320), 1) });
+    driver.restore(again, usize::MAX);
+    driver.step(32);
+    assert_eq!(driver.scheduler.prefix_hit(SequenceId { request: again, choice: 0 }), 304);
 }
 
 #[test]
@@ -588,6 +606,26 @@ fn restored_blocks_take_no_memory_from_others() {
     assert_eq!((counts.held_bytes, counts.cached_bytes), (21 * BYTES, 9 * BYTES), "as much as there is");
     driver.finish();
     assert_eq!((driver.scheduler.preempted, driver.served[&1].1), (0, 101), "{running}");
+}
+
+#[test]
+fn the_rest_of_a_text_does_not_evict_its_beginning() {
+    let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
+    let new = |seed| Request { disk: Some(disk_root(1, 1)), ..request(1, prompt(seed, 320), 1) };
+    driver.submit(new(1));
+    driver.finish();
+    driver.submit(new(2));
+    driver.finish();
+    // The end of the first text is evicted.
+    driver.room = 30 * BYTES;
+    let again = driver.submit(Request { tenant: 2, ..request(2, vec![1], 1) });
+    driver.step(32);
+    assert_eq!(driver.scheduler.models[&1].pool.blocks(0).in_use(), 30, "{again}");
+    let waiting = driver.submit(new(1));
+    driver.restore(waiting, usize::MAX);
+    driver.step(32);
+    assert_eq!(driver.scheduler.prefix_hit(SequenceId { request: waiting, choice: 0 }), 304);
+    driver.finish();
 }
 
 fn recurrent_request(prompt: Vec<u32>, max_tokens: u32) -> Request {

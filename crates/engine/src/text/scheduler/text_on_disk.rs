@@ -38,18 +38,20 @@ pub struct EndedText {
     pub root: Parent,
     /// The keys of its cached blocks.
     pub keys: Vec<BlockKey>,
-    /// How many of them are of the prompt.
+    /// Tokens of the prompt.
     pub prompt: usize,
 }
 
 impl EndedText {
-    /// True if later texts may need the block: those that continue this one, or its prompt.
+    /// True if later texts may need the block: those that continue this one or its prompt, or the same prompt again, whose last token is
+    /// always computed.
     pub fn may_need(&self, group: StateGroup, index: usize) -> bool {
         match group.kind {
             StateKind::Attention { window: None } | StateKind::Recurrent => true,
             StateKind::Attention { window: Some(_) } => {
                 let is_last_window = |end: &usize| (group.first_needed(end * BLOCK)..*end).contains(&index);
-                [self.prompt, self.keys.len()].iter().any(is_last_window)
+                let ends = [self.prompt.saturating_sub(1) / BLOCK, self.prompt / BLOCK, self.keys.len()];
+                ends.iter().any(is_last_window)
             }
         }
     }

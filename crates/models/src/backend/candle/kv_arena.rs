@@ -54,7 +54,8 @@ impl BlockArena for CandleKvArena {
         self.check([id].into_iter())?;
         for layer in 0..self.layers.len() {
             for storage in self.layer(layer, id as usize + 1)? {
-                let block = storage.narrow(0, id as usize * BLOCK, BLOCK)?.flatten_all()?;
+                // A copy on the device: a view would be copied to the host with all of its storage.
+                let block = storage.narrow(0, id as usize * BLOCK, BLOCK)?.force_contiguous()?.flatten_all()?;
                 match block.dtype() {
                     ArrayType::F32 => f32::append(&block.to_vec1()?, bytes),
                     _ => f16::append(&block.to_vec1()?, bytes),

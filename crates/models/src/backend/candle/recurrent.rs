@@ -73,7 +73,7 @@ impl BlockArena for CandleStateArena {
 
     fn save(&self, id: BlockId, bytes: &mut Vec<u8>) -> Result<()> {
         for part in self.blocks.get(id).ok_or_else(|| missing_block(id))? {
-            f32::append(&part.to_vec1::<f32>()?, bytes);
+            f32::append(&part.force_contiguous()?.to_vec1::<f32>()?, bytes);
         }
         Ok(())
     }
