@@ -212,8 +212,13 @@ impl ActiveRequest {
             }
         }
         let accepted = outcome.new.len().saturating_sub(1);
-        let by =
-            if choice.draft.finish_round(row.draft, accepted) { DraftSource::DraftModel } else { DraftSource::Ngram };
+        // Recurrent layers compute the tokens that stay again if others are rejected.
+        let repeated = if row.state.is_some() && accepted < row.draft { outcome.positions } else { 0 };
+        let by = if choice.draft.finish_round(row.draft, accepted, repeated) {
+            DraftSource::DraftModel
+        } else {
+            DraftSource::Ngram
+        };
         if row.draft > 0 {
             metrics.record_drafts(self.model.id(), by, row.draft, accepted);
         }

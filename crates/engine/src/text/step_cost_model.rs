@@ -27,7 +27,7 @@ pub struct StepSizes {
     pub prompt: usize,
     /// Newest tokens of decoding sequences.
     pub decoding: usize,
-    /// Draft tokens after those.
+    /// Draft tokens after those, and tokens that are computed again because a draft was rejected.
     pub draft: usize,
 }
 
@@ -35,7 +35,7 @@ impl StepSizes {
     pub fn add(&mut self, row: &Row) {
         match row.is_prefill() {
             true => self.prompt += row.tokens.len(),
-            false => (self.decoding, self.draft) = (self.decoding + 1, self.draft + row.draft),
+            false => (self.decoding, self.draft) = (self.decoding + 1, self.draft + row.draft + row.again),
         }
     }
 }

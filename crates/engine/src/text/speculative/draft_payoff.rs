@@ -75,6 +75,8 @@ pub struct RoundStats {
     steps: f64,
     catch_up: f64,
     drafted: f64,
+    /// Tokens that recurrent layers computed again, because the draft was rejected.
+    repeated: f64,
     /// Draft tokens up to the first rejected one. Whether later ones were right is unknown.
     tested: f64,
     /// The sum of the probabilities that the draft model gave the tested tokens.
@@ -85,18 +87,18 @@ pub struct RoundStats {
 impl Default for RoundStats {
     /// Assumed for a new draft model: one draft token, accepted three times out of four.
     fn default() -> Self {
-        Self { steps: 1., catch_up: 0., drafted: 1., tested: 1., confidence: 0.75, accepted: 0.75 }
+        Self { steps: 1., catch_up: 0., drafted: 1., repeated: 0., tested: 1., confidence: 0.75, accepted: 0.75 }
     }
 }
 
 impl RoundStats {
-    /// A round of which `drafted` tokens were verified and the first `accepted` were accepted.
-    fn new(pending: &Round, drafted: usize, accepted: usize) -> Self {
+    /// A round of which `drafted` tokens were verified and the first `accepted` were accepted. `repeated`: tokens that are computed again.
+    fn new(pending: &Round, drafted: usize, accepted: usize, repeated: usize) -> Self {
         let tested = drafted.min(accepted + 1);
         let confidence = pending.confidence.iter().take(tested).map(|confidence| f64::from(*confidence)).sum();
-        let [steps, catch_up, drafted, tested, accepted] =
-            [pending.steps, pending.catch_up, drafted, tested, accepted].map(|count| count as f64);
-        Self { steps, catch_up, drafted, tested, confidence, accepted }
+        let [steps, catch_up, drafted, repeated, tested, accepted] =
+            [pending.steps, pending.catch_up, drafted, repeated, tested, accepted].map(|count| count as f64);
+        Self { steps, catch_up, drafted, repeated, tested, confidence, accepted }
     }
 
     fn update_average(&mut self, new: &Self, weight: f64) {
@@ -104,6 +106,7 @@ impl RoundStats {
         mix(&mut self.steps, new.steps);
         mix(&mut self.catch_up, new.catch_up);
         mix(&mut self.drafted, new.drafted);
+        mix(&mut self.repeated, new.repeated);
         mix(&mut self.tested, new.tested);
         mix(&mut self.confidence, new.confidence);
         mix(&mut self.accepted, new.accepted);
@@ -122,7 +125,8 @@ impl RoundStats {
     /// Seconds that a round saves if `sequences` sequences are drafted for at once.
     pub fn gain(&self, costs: &SpeculationCosts, cost: &DraftStepCost, sequences: usize) -> f64 {
         let step = cost.seconds(sequences) / sequences.max(1) as f64;
-        self.accepted * costs.token - self.steps * step - self.catch_up * cost.further - self.drafted * costs.check
+        let checked = self.drafted + self.repeated;
+        self.accepted * costs.token - self.steps * step - self.catch_up * cost.further - checked * costs.check
     }
 
     /// Tokens generated per round.
@@ -178,10 +182,11 @@ impl DraftState {
         self.alternative
     }
 
-    /// Records that the first `accepted` of `drafted` tokens were accepted. `false`: they came from no round.
-    pub fn finish_round(&mut self, drafted: usize, accepted: usize) -> bool {
+    /// Records that the first `accepted` of `drafted` tokens were accepted, and that `repeated` tokens are computed again because others
+    /// were not. `false`: they came from no round.
+    pub fn finish_round(&mut self, drafted: usize, accepted: usize, repeated: usize) -> bool {
         let Some(pending) = self.pending.take() else { return false };
-        let round = RoundStats::new(&pending, drafted, accepted);
+        let round = RoundStats::new(&pending, drafted, accepted, repeated);
         self.stats.get_or_insert_default().update_average(&round, SEQUENCE_WEIGHT);
         self.last_round = Some(round);
         true
@@ -203,7 +208,7 @@ mod tests {
     fn rounds(state: &mut DraftState, count: usize, accepted: usize) {
         for _ in 0..count {
             state.start_round(Round { steps: 4, catch_up: 0, confidence: vec![0.9; 4] });
-            assert!(state.finish_round(4, accepted));
+            assert!(state.finish_round(4, accepted, 0));
         }
     }
 
@@ -220,14 +225,14 @@ mod tests {
         rounds(&mut state, 60, 0);
         let stats = state.stats(&average);
         assert!(stats.gain(&COSTS, &cost, 1) < 0. && stats.acceptance() < 0.01, "{stats:?}");
-        assert!(!state.finish_round(3, 3), "those came from no round");
+        assert!(!state.finish_round(3, 3, 0), "those came from no round");
     }
 
     #[test]
     fn unprofitable_drafting_is_retried_after_a_while() {
         let cost = DraftCosts::new(0.25).estimate(&COSTS);
         let mut average = RoundStats::default();
-        let round = RoundStats::new(&Round { steps: 2, catch_up: 0, confidence: vec![0.5, 0.5] }, 2, 0);
+        let round = RoundStats::new(&Round { steps: 2, catch_up: 0, confidence: vec![0.5, 0.5] }, 2, 0, 0);
         let often = (1..).find(|_| {
             average.absorb(&round);
             average.gain(&COSTS, &cost, 1) < 0.
@@ -239,6 +244,16 @@ mod tests {
             average.gain(&COSTS, &cost, 1) > 0.
         });
         assert!(pause.is_some_and(|steps| (500..5_000).contains(&steps)), "{pause:?}");
+    }
+
+    #[test]
+    fn tokens_that_are_computed_again_count_as_a_cost() {
+        let cost = DraftCosts::new(0.1).estimate(&COSTS);
+        let gain = |repeated: usize| {
+            let round = Round { steps: 2, catch_up: 0, confidence: vec![0.5, 0.5] };
+            RoundStats::new(&round, 2, 1, repeated).gain(&COSTS, &cost, 1)
+        };
+        assert!((gain(0) - gain(2) - 2. * COSTS.check).abs() < 1e-9);
     }
 
     #[test]

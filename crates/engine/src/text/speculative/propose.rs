@@ -148,7 +148,7 @@ impl TextWorkload {
                 draft.start_round(round);
                 if tokens.is_empty() {
                     // The n-gram proposal stays.
-                    draft.finish_round(0, 0);
+                    draft.finish_round(0, 0, 0);
                 } else {
                     state.scheduler.propose(id, tokens);
                 }
