@@ -269,6 +269,7 @@ fn perplexity(model: &Decoder<Cpu>, tokens: &[u32], kind: KvType) -> f64 {
             logits: LogitsAt::All,
             long: false,
             adapter: None,
+            hidden: None,
         };
         let next = tokens[start + 1..].iter();
         let mut logits = model.forward(&[row], &mut arenas).unwrap();

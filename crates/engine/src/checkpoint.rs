@@ -9,7 +9,7 @@ use outpost_models::decoder_config::DecoderConfig;
 use outpost_models::gguf::{GgufFile, Header};
 use outpost_models::model_files::is_gguf;
 use outpost_models::safetensors::ModelFolder;
-use outpost_models::weights::DecoderCheckpoint;
+use outpost_models::weights::{DecoderCheckpoint, DraftingCheckpoint};
 
 pub enum Checkpoint {
     Gguf(Box<GgufFile>),
@@ -51,6 +51,11 @@ impl Checkpoint {
             Self::HuggingFace(folder) => check_hugging_face(folder)?,
         };
         Ok(checkpoint)
+    }
+
+    /// The weights of a chat model, with those of its layer for multi-token prediction if `mtp` is set.
+    pub fn drafting(&self, mtp: bool) -> DraftingCheckpoint<'_> {
+        DraftingCheckpoint { checkpoint: self.weights(), mtp }
     }
 
     pub fn weights(&self) -> &dyn DecoderCheckpoint {

@@ -120,6 +120,11 @@ impl Settings {
         }
     }
 
+    /// Whether a model drafts with its own layer for multi-token prediction, if it has one: unless a draft model is named for it.
+    pub fn uses_mtp(&self, id: &str) -> bool {
+        self.speculate && !self.drafts.pairs.contains_key(id)
+    }
+
     /// The size of the largest step, which decides the size of scratch buffers.
     pub fn step_limits(&self) -> StepLimits {
         let draft = if self.speculate { MAX_DRAFT_TOKENS } else { 0 };

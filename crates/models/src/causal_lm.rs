@@ -55,7 +55,19 @@ pub trait CausalLm: fmt::Debug + Send + Sync {
     /// block has no memory.
     fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut StateArenas) -> Result<Logits>;
 
-    /// Returns the memory of [`Self::forward`]'s logits for reuse in the next step.
+    /// The cost of a draft token of its own layer for multi-token prediction, relative to a token of the network, as sizes suggest.
+    /// `None`: it has no such layer.
+    fn mtp_cost(&self) -> Option<f64>;
+
+    /// Predicts the token after each row, which has one token, with the layer for multi-token prediction. The hidden states of the
+    /// result are those of that layer, with which it can continue. Writes the keys and values of the layer at the positions of the rows;
+    /// [`Self::forward`] writes them again when it computes the tokens.
+    ///
+    /// # Errors
+    /// As for [`Self::forward`], and if there is no such layer.
+    fn draft(&self, rows: &[BatchRow<'_>], arenas: &mut StateArenas) -> Result<Logits>;
+
+    /// Returns the memory of logits for reuse in the next step.
     fn reuse(&self, logits: Logits);
 }
 
@@ -78,6 +90,8 @@ pub struct BatchRow<'a> {
     pub long: bool,
     /// The adapter that is added to the network. Rows with the same adapter are computed together if they are neighbours.
     pub adapter: Option<&'a LoadedAdapter>,
+    /// The hidden state at the position before `start`, `[width]`, if it is known. Only a layer for multi-token prediction needs it.
+    pub hidden: Option<&'a [f32]>,
 }
 
 /// Consecutive tokens with embeddings of their own, such as the patches of an image.
@@ -106,9 +120,17 @@ pub struct Logits {
     pub(super) vocabulary: usize,
     /// The number of tokens with logits in each row of the step.
     pub(super) counts: Vec<usize>,
+    /// See [`Self::take_hidden`].
+    pub(super) hidden: Vec<Vec<f32>>,
 }
 
 impl Logits {
+    /// Takes the hidden states of each row, `[tokens, width]`: of the tokens with logits, or of the last one if there are none. There are
+    /// no rows if the network has no layer for multi-token prediction.
+    pub fn take_hidden(&mut self) -> Vec<Vec<f32>> {
+        std::mem::take(&mut self.hidden)
+    }
+
     /// The logits of each row's tokens, `[vocabulary]` each.
     pub fn rows(&mut self) -> Vec<Vec<&mut [f32]>> {
         let mut logits = self.values.chunks_exact_mut(self.vocabulary.max(1));

@@ -6,21 +6,24 @@
 
 mod attention;
 mod delta_net;
+mod drafting;
 mod encode_pass;
 mod feed_forward;
 mod layer;
 mod mamba2;
+mod mtp;
+mod rows;
 mod short_conv;
 mod training_pass;
 
 use std::ops::Range;
 
-use super::backend::{Angles, Backend, DType, Norm, Pool, Recurrent, RecurrentRow, StatePart, Tensor};
+use super::backend::{Angles, Backend, DType, Norm, Pool, Recurrent, StatePart, Tensor};
 use super::block_arena::BlockArena;
 use super::causal_lm::{BatchRow, CausalLm, EmbeddedTokens, Logits, LogitsAt};
 use super::decoder_config::DecoderConfig;
 use super::error::{ModelError, Result, reject_config};
-use super::kv::{KvArena as _, KvType, SequenceSlice};
+use super::kv::{KvArena as _, KvType};
 use super::nn::rope::Rope;
 use super::nn::{Context, Linear};
 use super::peft::{FittedAdapter, LoadedAdapter, PeftAdapter};
@@ -31,6 +34,8 @@ use super::weights::{DecoderCheckpoint, Footprint, LoadedMatrix, Loader};
 use attention::KvLayer;
 pub use encode_pass::{EncodePass, encode_pass_bytes};
 use layer::{DecoderLayer, LayerState, ResidualStream};
+use mtp::{MtpHead, kept_states};
+use rows::{logit_tokens, sequence_slices, sequence_states};
 pub use training_pass::{TargetScore, TrainingPass, TrainingText};
 
 /// Where a layer keeps its part of a sequence.
@@ -51,6 +56,8 @@ pub struct Decoder<B: Recurrent> {
     layers: Vec<DecoderLayer<B>>,
     output_norm: Norm<B>,
     output: Linear<B>,
+    /// The layer for multi-token prediction, if it is loaded.
+    mtp: Option<MtpHead<B>>,
     ropes: Vec<Rope>,
     /// Where each layer keeps its part of a sequence; `None`: it has no mixer.
     places: Vec<Option<StatePlace>>,
@@ -88,11 +95,13 @@ impl<B: Recurrent> Decoder<B> {
         let output_norm = if loader.has("token_embd_norm") { "token_embd_norm" } else { "output_norm" };
         let output_norm = Norm::load_rms_norm(&loader, output_norm, width, epsilon, norm_weight_offset)?;
         let ropes = config.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<Result<_>>()?;
+        // Adapters cannot target the layer for multi-token prediction, which is loaded after this.
         let projections = loader.matrices();
+        let mtp = config.mtp.as_ref().map(|plan| MtpHead::load(&loader, &config, plan)).transpose()?;
         loader.finish()?;
         let places = state_places(&config, B::RELEASES_KV_BLOCKS);
         let (_binding, backend) = (backend.thread_binding(), backend.clone());
-        Ok(Self { _binding, config, token_embd, layers, output_norm, output, ropes, places, projections, backend })
+        Ok(Self { _binding, config, token_embd, layers, output_norm, output, mtp, ropes, places, projections, backend })
     }
 
     /// The projections of the layers, which adapters may target.
@@ -116,6 +125,7 @@ impl<B: Recurrent> Decoder<B> {
             logits: LogitsAt::Last,
             long: sequence.long,
             adapter: None,
+            hidden: None,
         };
         let mut logits = self.forward(&[row], &mut sequence.arenas)?;
         sequence.advance(tokens.len());
@@ -195,18 +205,21 @@ impl<B: Recurrent> Decoder<B> {
     /// The inputs of the output projection.
     fn head_inputs(&self, ctx: &Context<'_, B>, stream: &mut ResidualStream<B>) -> Result<Tensor<B>> {
         let mut normed = self.apply_output_norm(ctx, stream)?;
-        if self.config.logit_scale != 1. {
-            ctx.multiply(&mut normed, self.config.logit_scale)?;
-        }
+        self.scale_head_inputs(ctx, &mut normed)?;
         Ok(normed)
     }
 
-    /// Computes the logits of the tokens in `stream`: `[tokens, vocabulary]`, and undefined values after them.
-    fn logits(&self, ctx: &Context<'_, B>, stream: Option<ResidualStream<B>>) -> Result<Vec<f32>> {
-        let Some(mut stream) = stream else { return Ok(Vec::new()) };
-        let normed = self.head_inputs(ctx, &mut stream)?;
-        drop(stream);
-        let logits = self.output.forward(ctx, &normed)?;
+    fn scale_head_inputs(&self, ctx: &Context<'_, B>, normed: &mut Tensor<B>) -> Result<()> {
+        if self.config.logit_scale != 1. { ctx.multiply(normed, self.config.logit_scale) } else { Ok(()) }
+    }
+
+    /// Computes the logits of tokens with these hidden states after the output norm: `[tokens, vocabulary]`, and undefined values after
+    /// them.
+    fn logits(&self, ctx: &Context<'_, B>, output: &Linear<B>, hidden: Option<Tensor<B>>) -> Result<Vec<f32>> {
+        let Some(mut hidden) = hidden else { return Ok(Vec::new()) };
+        self.scale_head_inputs(ctx, &mut hidden)?;
+        let logits = output.forward(ctx, &hidden)?;
+        drop(hidden);
         let len = logits.len();
         let mut logits = ctx.download(logits)?;
         if let Some(cap) = self.config.logit_soft_cap {
@@ -296,10 +309,33 @@ impl<B: Recurrent> CausalLm for Decoder<B> {
             if place.is_some() && state.is_none() {
                 return Err(ModelError::Compute(format!("there is no arena for layer {index}")));
             }
-            let output_tokens = (index + 1 == self.layers.len()).then_some(logit_tokens.as_slice());
+            // The layer for multi-token prediction needs all of them.
+            let is_last = index + 1 == self.layers.len() && self.mtp.is_none();
+            let output_tokens = is_last.then_some(logit_tokens.as_slice());
             stream = layer.forward(ctx, before, &angles, output_tokens, state)?;
         }
-        Ok(Logits { values: self.logits(ctx, stream)?, vocabulary: self.config.vocabulary, counts })
+        let (hidden, kept) = match (&self.mtp, stream) {
+            (_, None) => (None, Vec::new()),
+            (None, Some(mut stream)) => (Some(self.apply_output_norm(ctx, &mut stream)?), Vec::new()),
+            (Some(head), Some(stream)) => {
+                let arena = arenas.into_iter().next().zip(batches.first().and_then(Option::as_ref));
+                let missing = || ModelError::Compute("there is no arena for the layer that drafts".to_owned());
+                let hidden = self.write_mtp(head, rows, stream, &angles, arena.ok_or_else(missing)?)?;
+                let kept = kept_states(ctx, rows, &hidden)?;
+                let selected = (!logit_tokens.is_empty()).then(|| ctx.gather_rows(&hidden, &logit_tokens));
+                (selected.transpose()?, kept)
+            }
+        };
+        let values = self.logits(ctx, &self.output, hidden)?;
+        Ok(Logits { values, vocabulary: self.config.vocabulary, counts, hidden: kept })
+    }
+
+    fn mtp_cost(&self) -> Option<f64> {
+        self.config.mtp_cost()
+    }
+
+    fn draft(&self, rows: &[BatchRow<'_>], arenas: &mut StateArenas) -> Result<Logits> {
+        self.draft_next(rows, arenas)
     }
 
     fn reuse(&self, logits: Logits) {
@@ -324,57 +360,6 @@ fn state_places(config: &DecoderConfig, by_window: bool) -> Vec<Option<StatePlac
         }
     }
     places
-}
-
-/// The recurrent states of the rows.
-fn sequence_states(rows: &[BatchRow<'_>]) -> Result<Vec<RecurrentRow>> {
-    let mut offset = 0;
-    let states = rows.iter().map(|BatchRow { tokens, start, state, .. }| {
-        let count = tokens.len();
-        offset += count;
-        match state {
-            Some(update) if update.read.is_some() == (*start > 0) => {
-                Ok(RecurrentRow { offset: offset - count, count, update: *update })
-            }
-            _ => Err(ModelError::Compute(format!(
-                "the recurrent state of a row at position {start} is missing or unexpected"
-            ))),
-        }
-    });
-    states.collect()
-}
-
-/// The rows as sequences with their block tables of a group.
-fn sequence_slices(rows: &[BatchRow<'_>], group: usize) -> Result<Vec<SequenceSlice>> {
-    let mut sequences = Vec::with_capacity(rows.len());
-    let mut offset = 0;
-    for BatchRow { tokens, start, tables, .. } in rows {
-        let table = if let [table] = tables { Some(table) } else { tables.get(group) };
-        let Some(table) = table else {
-            return Err(ModelError::Compute(format!("a row has no table of the KV blocks of group {group}")));
-        };
-        let (count, blocks) = (tokens.len(), table.clone());
-        sequences.push(SequenceSlice { offset, count, start: *start, visible: None, blocks });
-        offset += count;
-    }
-    Ok(sequences)
-}
-
-/// The tokens with logits as indices into the batch, in ascending order, and their number in each row.
-fn logit_tokens(rows: &[BatchRow<'_>]) -> (Vec<usize>, Vec<usize>) {
-    let mut offset = 0;
-    let ranges: Vec<Range<usize>> = (rows.iter())
-        .map(|row| {
-            let (start, end) = (offset, offset + row.tokens.len());
-            offset = end;
-            match row.logits {
-                LogitsAt::None => end..end,
-                LogitsAt::Last => end - 1..end,
-                LogitsAt::All => start..end,
-            }
-        })
-        .collect();
-    (ranges.iter().cloned().flatten().collect(), ranges.iter().map(Range::len).collect())
 }
 
 /// The output projection: a matrix of its own, or the token embedding if the two are tied.

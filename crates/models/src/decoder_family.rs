@@ -174,6 +174,8 @@ pub struct DecoderFamily {
     pub gated: bool,
     /// Tensors whose names in Hugging Face's files are not Llama's. The stems are those of GGUF.
     pub tensor_names: &'static [(&'static str, &'static str)],
+    /// Checkpoints may have a layer for multi-token prediction, as Qwen3-Next has it.
+    pub mtp: bool,
     /// The modules that adapters may target.
     pub adapter_modules: &'static [Module],
     /// The rules of mixtures of experts, if the family has them.
@@ -221,6 +223,7 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     zero_centred_norms: false,
     single_sublayers: false,
     gated: true,
+    mtp: false,
     tensor_names: &[],
     adapter_modules: LLAMA_MODULES,
     experts: None,
@@ -251,6 +254,7 @@ const QWEN35: DecoderFamily = DecoderFamily {
     recurrent: Some(RecurrentMixer::DeltaNet { tiled: true }),
     output_gate: true,
     zero_centred_norms: true,
+    mtp: true,
     tensor_names: QWEN35_NAMES,
     adapter_modules: QWEN35_MODULES,
     ..LLAMA

@@ -73,7 +73,10 @@ fn floats_per_token(config: &DecoderConfig) -> usize {
             }
         }
     };
-    config.layers.iter().map(of_layer).max().unwrap_or(0)
+    // The layer for multi-token prediction has inputs of the size of two embeddings, made of pairs of copies. The hidden states of all tokens
+    // are kept meanwhile.
+    let mtp = if config.mtp.is_some() { 12 * config.width } else { 0 };
+    mtp + config.layers.iter().map(of_layer).max().unwrap_or(0)
 }
 
 /// The memory, in floats, of `count` activations that are prepared for products: as bf16, and as 8-bit codes with 16 bytes
@@ -114,6 +117,14 @@ mod tests {
         check(StepLimits { tokens: 41, ..STEP }, 4 * 64 + 2 * 128);
         check(StepLimits { logits: 9, ..STEP }, 1_000);
         check(StepLimits { rows: 9, ..STEP }, 512 / 16);
+    }
+
+    #[test]
+    fn a_layer_for_multi_token_prediction_raises_the_bound() {
+        let mut config = DecoderConfig::for_tests();
+        config.mtp = Some(config.layers[0].clone());
+        let added = scratch_bytes(&config, &STEP) - scratch_bytes(&DecoderConfig::for_tests(), &STEP);
+        assert!(added >= 4 * 40 * 8 * 64, "hidden states, embeddings, both side by side, and the input of the layer");
     }
 
     #[test]

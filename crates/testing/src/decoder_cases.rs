@@ -20,6 +20,9 @@ pub struct Case {
     pub folder: bool,
     pub gguf: bool,
     pub runs: Vec<Run>,
+    /// The file of the logits of its layer for multi-token prediction, if it has one: `[positions, 2, vocabulary]`. At each position, they are
+    /// those after its token, and those after the most likely one of these.
+    pub mtp: Option<String>,
 }
 
 /// The logits at the first positions.

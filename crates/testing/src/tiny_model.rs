@@ -23,6 +23,8 @@ pub struct TinyModel {
     /// Uses the embedding matrix as output head. A tied random model mostly repeats itself.
     pub tied: bool,
     pub seed: u64,
+    /// Appends a layer for multi-token prediction. The rest of the model stays the same.
+    pub mtp: bool,
     pub template: Option<&'static str>,
     /// The template for conversations with tools.
     pub tool_template: Option<&'static str>,
@@ -64,6 +66,7 @@ pub const DEFAULT: TinyModel = TinyModel {
     quantized: false,
     tied: false,
     seed: 1,
+    mtp: false,
     template: Some(CHATML),
     tool_template: None,
     markers: &[],
@@ -91,8 +94,8 @@ pub fn bytes(options: &TinyModel) -> Vec<u8> {
     bytes_with_tensors(options, |_| ())
 }
 
-/// The bytes of the GGUF file with changed tensors.
-pub fn bytes_with_tensors(options: &TinyModel, change: impl FnOnce(&mut [TensorRow])) -> Vec<u8> {
+/// The bytes of the GGUF file with changed or further tensors.
+pub fn bytes_with_tensors(options: &TinyModel, change: impl FnOnce(&mut Vec<TensorRow>)) -> Vec<u8> {
     let mut out = b"GGUF".to_vec();
     let (metadata, entries) = metadata(options);
     let mut tensors = tensors(options);
@@ -123,11 +126,16 @@ pub type TensorRow = (String, Vec<usize>, u32, Vec<u8>);
 fn tensors(options: &TinyModel) -> Vec<TensorRow> {
     let TinyModel { width, blocks, zero_blocks, .. } = *options;
     let (inner, kv) = (width * 2, width / HEADS * KV_HEADS);
-    let (mut random, mut zero_random) = (Random(options.seed), Random(!options.seed));
+    let (mut random, mut zero_random, mut mtp_random) =
+        (Random(options.seed), Random(!options.seed), Random(options.seed ^ 1 << 32));
     let mut tensors = vec![matrix("token_embd.weight", vocabulary(options).len(), width, 1., options, &mut random)];
-    for block in 0..blocks + zero_blocks {
-        // Zero blocks have a random generator of their own, so that the other blocks do not depend on them.
-        let (random, output_scale) = if block < blocks { (&mut random, 1.) } else { (&mut zero_random, 0.) };
+    for block in 0..blocks + zero_blocks + usize::from(options.mtp) {
+        // Other blocks have random generators of their own, so that the first ones do not depend on them.
+        let (random, output_scale) = match block {
+            block if block < blocks => (&mut random, 1.),
+            block if block < blocks + zero_blocks => (&mut zero_random, 0.),
+            _ => (&mut mtp_random, 1.),
+        };
         let mut add = |name: &str, rows: usize, columns: usize| {
             let is_output = ["attn_output", "shortconv.out_proj", "ssm_out", "ffn_down"].contains(&name);
             let factor = if is_output { output_scale } else { 1. };
@@ -211,6 +219,15 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
             }
         }
     }
+    if options.mtp {
+        let block = blocks + zero_blocks;
+        let scale = 1.5 / (2. * width as f32).sqrt();
+        let name = |name: &str| format!("blk.{block}.nextn.{name}.weight");
+        tensors.push(matrix(&name("eh_proj"), width, 2 * width, scale, options, &mut mtp_random));
+        for norm in ["enorm", "hnorm", "shared_head_norm"] {
+            tensors.push(vector(&name(norm), width, 1., &mut mtp_random));
+        }
+    }
     if !options.tied {
         tensors.push(matrix(
             "output.weight",
@@ -232,7 +249,7 @@ fn is_hybrid(options: &TinyModel) -> bool {
 
 /// Whether a block has attention, and is not recurrent.
 fn has_attention(options: &TinyModel, block: usize) -> bool {
-    !is_hybrid(options) || block % 2 == 1
+    !is_hybrid(options) || block % 2 == 1 || block == options.blocks + options.zero_blocks
 }
 
 fn matrix(name: &str, rows: usize, columns: usize, scale: f32, options: &TinyModel, random: &mut Random) -> TensorRow {
@@ -267,7 +284,7 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
     add("general.license", 8, &string("apache-2.0"));
     let sizes = [
         ("context_length", options.context),
-        ("block_count", (options.blocks + options.zero_blocks) as u32),
+        ("block_count", (options.blocks + options.zero_blocks) as u32 + u32::from(options.mtp)),
         ("embedding_length", options.width as u32),
         ("feed_forward_length", 2 * options.width as u32),
         ("attention.head_count", HEADS as u32),
@@ -276,7 +293,10 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
     for (key, size) in sizes {
         add(&format!("{architecture}.{key}"), 4, &size.to_le_bytes());
     }
-    let blocks = 0..options.blocks + options.zero_blocks;
+    if options.mtp {
+        add(&format!("{architecture}.nextn_predict_layers"), 4, &1u32.to_le_bytes());
+    }
+    let blocks = 0..options.blocks + options.zero_blocks + usize::from(options.mtp);
     let kv_heads = blocks.map(|block| if has_attention(options, block) { KV_HEADS as u32 } else { 0 });
     match architecture {
         "qwen35" => {

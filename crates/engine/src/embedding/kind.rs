@@ -9,10 +9,9 @@ use super::model::{EncoderInfo, EncoderModel, check_gguf, check_hugging_face, gg
 use super::sentence_transformers::{MODULES_FILE, pooling_type};
 use super::workload::EmbeddingWorkload;
 use crate::checkpoint::Checkpoint;
-use crate::kinds::{Adaptable, LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs};
+use crate::kinds::{Adaptable, LoadOptions, LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs};
 use crate::model_adapter::ModelAdapter;
 use crate::model_info::{ModelInfo, ModelKind};
-use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
 use crate::runtime::metrics::{Description, KindMetrics};
@@ -88,7 +87,7 @@ impl Model for EncoderModel {
 }
 
 impl<B: Recurrent> Runs<EncoderModel> for B {
-    fn memory(&self, checkpoint: &Checkpoint, _: Precision, _: &Settings) -> Result<MemoryNeed, String> {
+    fn memory(&self, checkpoint: &Checkpoint, _: LoadOptions, _: &Settings) -> Result<MemoryNeed, String> {
         checkpoint.encoder_memory(self)
     }
 

@@ -14,7 +14,7 @@ use super::sentence_transformers::{self, InputType, MODULES_FILE, Matryoshka, Se
 use super::tokenizer::{self, EncoderTokenizer};
 use crate::checkpoint::Checkpoint;
 use crate::error::PreprocessError;
-use crate::kinds::{LoadSource, MemoryNeed};
+use crate::kinds::{LoadOptions, LoadSource, MemoryNeed};
 use crate::model_adapter::{AdaptedNetwork, ModelAdapter};
 use crate::model_info::ModelKind;
 use crate::preprocessor::{EncoderTokenizerInfo, PairLengths, Preprocessor};
@@ -215,7 +215,7 @@ impl EncoderModel {
         lease: Lease,
         backend: &B,
     ) -> Result<Self, String> {
-        let LoadSource { id, path, device, precision, isolation, .. } = *source;
+        let LoadSource { id, path, device, options: LoadOptions { precision, .. }, isolation, .. } = *source;
         let config = files.config()?;
         let sentence = match files {
             Checkpoint::Gguf(file) => SentenceTransformersConfig::from_gguf(&file.header.metadata, id)?,

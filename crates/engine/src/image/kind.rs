@@ -5,9 +5,8 @@ use std::path::Path;
 use super::job::{GENERATED, ImageJob};
 use super::model::{ImageModel, open};
 use crate::jobs::JobWorkload;
-use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model, Runs};
+use crate::kinds::{LoadOptions, LoadSource, LoadedModel, MemoryNeed, Model, Runs};
 use crate::model_info::ModelKind;
-use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
 use crate::runtime::metrics::{Description, KindMetrics};
@@ -34,8 +33,8 @@ impl Model for ImageModel {
 }
 
 impl<B: Convolutions + Recurrent> Runs<ImageModel> for B {
-    fn memory(&self, checkpoint: &Components, precision: Precision, _: &Settings) -> Result<MemoryNeed, String> {
-        Ok(MemoryNeed::new(checkpoint.footprint(self, precision.kind()), 0))
+    fn memory(&self, checkpoint: &Components, options: LoadOptions, _: &Settings) -> Result<MemoryNeed, String> {
+        Ok(MemoryNeed::new(checkpoint.footprint(self, options.precision.kind()), 0))
     }
 
     fn load(&self, checkpoint: &Components, source: &LoadSource<'_>, lease: Lease) -> Result<ImageModel, String> {

@@ -8,7 +8,7 @@ use super::request::PromptIds;
 use super::sizes::ImageSizes;
 use super::{ImageRequest, SchedulerName};
 use crate::error::PreprocessError;
-use crate::kinds::LoadSource;
+use crate::kinds::{LoadOptions, LoadSource};
 use crate::preprocessor::{Preprocessor, PromptTokenizerSpec};
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
@@ -60,7 +60,7 @@ impl ImageModel {
         lease: Lease,
         backend: &B,
     ) -> Result<Self, String> {
-        let LoadSource { id, device, precision, isolation, .. } = *source;
+        let LoadSource { id, device, options: LoadOptions { precision, .. }, isolation, .. } = *source;
         let spec = |text: &TextComponent| PromptTokenizerSpec {
             folder: text.tokenizer.clone(),
             positions: text.tokens,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::model::{LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs};
+use super::model::{LoadOptions, LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs};
 use super::queue::{QueuedWorkload, Queues, RequestQueue};
 use crate::device_backend::DeviceBackend;
 use crate::embedding::EncoderModel;
@@ -119,7 +119,8 @@ where
     Cpu: Runs<M>,
     Candle: Runs<M>,
 {
-    runner(device).memory(&M::open(path)?, Precision::Full, settings)
+    let options = LoadOptions { precision: Precision::Full, mtp: settings.speculate };
+    runner(device).memory(&M::open(path)?, options, settings)
 }
 
 fn load<M: Model>(
@@ -134,7 +135,7 @@ where
 {
     let device = runner::<M>(device);
     let checkpoint = catch_load_panic(|| M::open(source.path)).map_err(hooks.broken)?;
-    let need = || device.memory(&checkpoint, source.precision, settings);
+    let need = || device.memory(&checkpoint, source.options, settings);
     let need = catch_load_panic(need).map_err(hooks.broken)?;
     let mut lease = (hooks.lease)(&need)?;
     let loading = lease.split(need.weights);

@@ -10,5 +10,5 @@ mod model;
 mod queue;
 
 pub use list::{KINDS, Kind, LoadHooks, start_queues};
-pub use model::{Adaptable, LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs, downcast};
+pub use model::{Adaptable, LoadOptions, LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs, downcast};
 pub use queue::{QueuedWorkload, Queues, RequestQueue};

@@ -121,14 +121,14 @@ pub trait Model: LoadedModel + Sized {
 
 /// A backend that runs models of kind `M`: one with all operations that their network needs.
 pub trait Runs<M: Model> {
-    /// The memory that a model needs with weights of this precision. `settings`: adapted to the device.
+    /// The memory that a model needs. `settings`: adapted to the device.
     ///
     /// # Errors
     /// Why the checkpoint cannot be used.
     fn memory(
         &self,
         checkpoint: &M::Checkpoint,
-        precision: Precision,
+        options: LoadOptions,
         settings: &Settings,
     ) -> Result<MemoryNeed, String>;
 
@@ -147,6 +147,15 @@ pub enum ModelFiles<'a> {
     HuggingFace { folder: &'a Path, config: &'a Value },
 }
 
+/// What of a model is loaded, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadOptions {
+    /// The precision of weights.
+    pub precision: Precision,
+    /// Whether a chat model's own layer for multi-token prediction drafts for it, if it has one.
+    pub mtp: bool,
+}
+
 /// A model to load.
 pub struct LoadSource<'a> {
     pub id: &'a str,
@@ -154,7 +163,7 @@ pub struct LoadSource<'a> {
     pub path: &'a Path,
     /// The device that will run it.
     pub device: DeviceIndex,
-    pub precision: Precision,
+    pub options: LoadOptions,
     pub(crate) isolation: &'a Isolation,
     /// Unique to this load.
     pub key: u64,

@@ -24,12 +24,13 @@ const RETRY_AFTER: Duration = Duration::from_secs(600);
 const MIN_SIZE_RATIO: u64 = 2;
 
 impl Registry {
-    /// Attaches a draft model to the network `found`, with which `model` computes, if there is one and it fits. The first
-    /// call reads its weights; later calls are cheap.
+    /// Attaches a draft model to the network `found`, with which `model` computes, if there is one and it fits. A network that drafts with
+    /// a layer of its own gets none. The first call reads its weights; later calls are cheap.
     pub(super) fn attach_draft_model(&self, model: &TextModel, found: &DiscoveredModel) {
         let Some(device) = self.devices.get(model.device) else { return };
         let settings = &device.runtime.settings;
-        if !settings.speculate || !model.draft_slot.should_load(self.clock.uptime()) {
+        let has_none = !settings.speculate || model.network.mtp_cost().is_some();
+        if has_none || !model.draft_slot.should_load(self.clock.uptime()) {
             return;
         }
         for candidate in self.draft_candidates(found) {

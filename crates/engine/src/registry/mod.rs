@@ -34,7 +34,7 @@ use crate::discovery::{self, DiscoveredModel, Fingerprint};
 use crate::embedding::EncoderModel;
 use crate::error::{InUse, LoadError};
 use crate::ids::Tenant;
-use crate::kinds::{self, Kind, LoadHooks, LoadSource, LoadedModel, MemoryNeed, Model as _};
+use crate::kinds::{self, Kind, LoadHooks, LoadOptions, LoadSource, LoadedModel, MemoryNeed, Model as _};
 use crate::model_info::{ModelInfo, ModelKind};
 use crate::model_settings::{InstalledSettings, SettingsFiles};
 use crate::per_model::PerModel;
@@ -513,7 +513,7 @@ impl Registry {
             id,
             path: &found.path,
             device: runtime.device.index,
-            precision: self.settings.precisions.of(id),
+            options: LoadOptions { precision: self.settings.precisions.of(id), mtp: runtime.settings.uses_mtp(id) },
             isolation: &isolation,
             key: self.next_key.fetch_add(1, Ordering::Relaxed),
         };

@@ -28,6 +28,8 @@ pub enum DraftSource {
     Ngram,
     /// A draft model.
     DraftModel,
+    /// The layer for multi-token prediction of the model itself.
+    Mtp,
 }
 
 /// What happens to a block of the prefix cache on disk.
@@ -243,7 +245,11 @@ impl Metrics {
 
     /// Counts `drafted` draft tokens, of which `accepted` were accepted.
     pub fn record_drafts(&self, model: &str, by: DraftSource, drafted: usize, accepted: usize) {
-        let by = if by == DraftSource::DraftModel { "draft" } else { "lookup" };
+        let by = match by {
+            DraftSource::Ngram => "lookup",
+            DraftSource::DraftModel => "draft",
+            DraftSource::Mtp => "mtp",
+        };
         let label = DraftLabel { model: model.to_owned(), by };
         self.drafted.get_or_create(&label).inc_by(drafted as u64);
         self.accepted.get_or_create(&label).inc_by(accepted as u64);

@@ -6,9 +6,8 @@ use super::checkpoint::SpeechCheckpoint;
 use super::job::{SPOKEN, SpeechJob};
 use super::model::SpeechModel;
 use crate::jobs::JobWorkload;
-use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs};
+use crate::kinds::{LoadOptions, LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs};
 use crate::model_info::{ModelInfo, ModelKind};
-use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
 use crate::runtime::metrics::{Description, KindMetrics};
@@ -45,8 +44,8 @@ impl Model for SpeechModel {
 }
 
 impl<B: TimeConvolutions> Runs<SpeechModel> for B {
-    fn memory(&self, checkpoint: &SpeechCheckpoint, precision: Precision, _: &Settings) -> Result<MemoryNeed, String> {
-        Ok(MemoryNeed::new(checkpoint.footprint(self, precision), 0))
+    fn memory(&self, checkpoint: &SpeechCheckpoint, options: LoadOptions, _: &Settings) -> Result<MemoryNeed, String> {
+        Ok(MemoryNeed::new(checkpoint.footprint(self, options.precision), 0))
     }
 
     fn load(

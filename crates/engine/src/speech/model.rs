@@ -7,7 +7,7 @@ use super::device_network::{self, DeviceNetwork};
 use super::phonemes::{Language, Lexicon, Phonemizer};
 use super::voice_info::VoiceInfo;
 use crate::error::Refused;
-use crate::kinds::LoadSource;
+use crate::kinds::{LoadOptions, LoadSource};
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
 use outpost_models::backend::TimeConvolutions;
@@ -35,7 +35,7 @@ impl SpeechModel {
         lease: Lease,
         backend: &B,
     ) -> Result<Self, String> {
-        let LoadSource { id, device, precision, .. } = *source;
+        let LoadSource { id, device, options: LoadOptions { precision, .. }, .. } = *source;
         let config = files.config.clone();
         let width = 2 * config.style;
         let mut voices = BTreeMap::new();

@@ -16,6 +16,7 @@ use crate::text::request::{DeltaResult, GenerationRequest, PromptToken, TextDelt
 use crate::text::scheduler::{Row, SequenceId};
 use crate::text::sequence::Sequence;
 use crate::text::speculative::draft_payoff::DraftState;
+use crate::text::speculative::mtp::HiddenState;
 use crate::text::speculative::ngram::NgramProposer;
 use crate::text::step_cost_model::SpeculationCosts;
 use outpost_models::backend::Pool;
@@ -43,6 +44,8 @@ struct Choice {
     permit: Option<OwnedPermit<DeltaResult>>,
     ngrams: NgramProposer,
     draft: DraftState,
+    /// Only if the network has a layer for multi-token prediction.
+    hidden: HiddenState,
     /// When its last token was sampled.
     last_token_at: Option<Duration>,
 }
@@ -82,7 +85,8 @@ impl ActiveRequest {
         let scorer = PromptScorer::new(&model, &request);
         let choice = |_| {
             let ngrams = NgramProposer::new(request.prompt.clone());
-            Some(Choice { sequence: None, permit: None, ngrams, draft: DraftState::default(), last_token_at: None })
+            let (draft, hidden) = (DraftState::default(), HiddenState::default());
+            Some(Choice { sequence: None, permit: None, ngrams, draft, hidden, last_token_at: None })
         };
         let choices = (0..request.choices).map(choice).collect();
         let cached = u32::try_from(cached).unwrap_or(u32::MAX);
@@ -154,13 +158,31 @@ impl ActiveRequest {
         (0..).zip(&mut self.choices).filter_map(propose).collect()
     }
 
-    /// The draft model state of each choice.
-    pub fn draft_states(&mut self, request: RequestId) -> impl Iterator<Item = (SequenceId, &mut DraftState)> {
+    /// The drafting state and the hidden state of each choice.
+    pub fn draft_states(
+        &mut self,
+        request: RequestId,
+    ) -> impl Iterator<Item = (SequenceId, &mut DraftState, &HiddenState)> {
         let choices = (0..).zip(&mut self.choices);
-        choices.filter_map(move |(choice, slot)| Some((SequenceId { request, choice }, &mut slot.as_mut()?.draft)))
+        choices.filter_map(move |(choice, slot)| {
+            let Choice { draft, hidden, .. } = slot.as_mut()?;
+            Some((SequenceId { request, choice }, draft, &*hidden))
+        })
     }
 
-    /// The draft model state of one choice, if it has not ended.
+    /// The hidden state of a choice after `computed` positions, if it is known.
+    pub fn hidden(&self, choice: u32, computed: usize) -> Option<&[f32]> {
+        self.choices.get(choice as usize)?.as_ref()?.hidden.after(computed)
+    }
+
+    /// Takes over the hidden states that a row has computed, of which `positions` tokens stay.
+    pub fn update_hidden(&mut self, row: &Row, positions: usize, states: &[f32]) {
+        if let Some(Some(choice)) = self.choices.get_mut(row.sequence.choice as usize) {
+            choice.hidden.update(row, positions, states);
+        }
+    }
+
+    /// The drafting state of one choice, if it has not ended.
     pub fn draft_state_of(&mut self, choice: u32) -> Option<&mut DraftState> {
         self.choices.get_mut(choice as usize)?.as_mut().map(|choice| &mut choice.draft)
     }
@@ -214,17 +236,17 @@ impl ActiveRequest {
         let accepted = outcome.new.len().saturating_sub(1);
         // Recurrent layers compute the tokens that stay again if others are rejected.
         let repeated = if row.state.is_some() && accepted < row.draft { outcome.positions } else { 0 };
-        let by = if choice.draft.finish_round(row.draft, accepted, repeated) {
-            DraftSource::DraftModel
-        } else {
-            DraftSource::Ngram
+        let by = match choice.draft.finish_round(row.draft, accepted, repeated) {
+            false => DraftSource::Ngram,
+            true if self.model.network.mtp_cost().is_some() => DraftSource::Mtp,
+            true => DraftSource::DraftModel,
         };
         if row.draft > 0 {
             metrics.record_drafts(self.model.id(), by, row.draft, accepted);
         }
         match by {
             DraftSource::Ngram => choice.ngrams.record(row.draft, accepted),
-            DraftSource::DraftModel => choice.ngrams.record_unchecked(&outcome.new),
+            DraftSource::DraftModel | DraftSource::Mtp => choice.ngrams.record_unchecked(&outcome.new),
         }
         choice.ngrams.push(&outcome.new);
         match choice.last_token_at.replace(now) {

@@ -8,10 +8,9 @@ use serde_json::Value;
 use super::model::TextModel;
 use super::workload::TextWorkload;
 use crate::checkpoint::{Checkpoint, check_gguf, check_hugging_face};
-use crate::kinds::{Adaptable, LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs};
+use crate::kinds::{Adaptable, LoadOptions, LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs};
 use crate::model_adapter::ModelAdapter;
 use crate::model_info::{ModelInfo, ModelKind};
-use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
 use crate::runtime::metrics::KindMetrics;
@@ -24,7 +23,7 @@ use outpost_models::peft::{LoadedAdapter, PeftAdapter};
 use outpost_models::safetensors::ModelFolder;
 use outpost_models::state_layout::StateGroup;
 use outpost_models::step_memory::scratch_bytes;
-use outpost_models::weights::Footprint;
+use outpost_models::weights::{DecoderCheckpoint as _, Footprint};
 
 /// The context for which the KV cache is counted, in tokens, unless the model has a shorter one.
 const COUNTED_CONTEXT: usize = 8192;
@@ -79,8 +78,8 @@ impl Model for TextModel {
 }
 
 impl<B: Recurrent> Runs<TextModel> for B {
-    fn memory(&self, checkpoint: &Checkpoint, _: Precision, settings: &Settings) -> Result<MemoryNeed, String> {
-        let weights = checkpoint.weights();
+    fn memory(&self, checkpoint: &Checkpoint, options: LoadOptions, settings: &Settings) -> Result<MemoryNeed, String> {
+        let weights = &checkpoint.drafting(options.mtp);
         let config = weights.decoder_config().map_err(|error| error.to_string())?;
         let scratch = scratch_bytes(&config, self, &settings.step_limits());
         let context = config.context.min(COUNTED_CONTEXT);

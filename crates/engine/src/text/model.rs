@@ -84,12 +84,12 @@ impl TextModel {
         lease: Lease,
         backend: &B,
     ) -> Result<Self, String> {
-        let LoadSource { id, path, device, key, isolation, .. } = *source;
+        let LoadSource { id, path, device, key, options, isolation, .. } = *source;
         let config = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?;
         let (preprocessor, info) = Preprocessor::chat(isolation, path, config.vocabulary)?;
         let ChatTokenizerInfo { vocabulary, prepends_space, call_format, reasoning, .. } = info;
         let longest_token = vocabulary.max_token_bytes();
-        let network = load_causal_lm(checkpoint.weights(), backend).map_err(|error| error.to_string())?;
+        let network = load_causal_lm(&checkpoint.drafting(options.mtp), backend).map_err(|error| error.to_string())?;
         let content_hash = content_hash::of_network(checkpoint.weights()).map_err(|error| error.to_string())?;
         let network = TextNetwork {
             network_id: id.to_owned(),
@@ -305,6 +305,11 @@ impl TextModel {
     /// One forward pass of the network.
     pub(crate) fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut StateArenas) -> Result<Logits, ModelError> {
         catch_compute_panic(|| self.network.forward(rows, arenas))
+    }
+
+    /// One step of the network's own layer for multi-token prediction.
+    pub(crate) fn draft(&self, rows: &[BatchRow<'_>], arenas: &mut StateArenas) -> Result<Logits, ModelError> {
+        catch_compute_panic(|| self.network.draft(rows, arenas))
     }
 
     /// What it keeps of a sequence. Blocks of the first group include those of the draft model.

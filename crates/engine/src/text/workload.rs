@@ -13,6 +13,7 @@ use super::prefix_transfer::PrefixWriter;
 use super::queue::TextQueue;
 use super::scheduler::{Batch, GroupBlock, ModelId, Row, SequenceId, StepPlan};
 use super::speculative::draft_model::DraftSlot;
+use super::speculative::mtp::MtpDrafter;
 use super::step_cost_model::{StepCostModel, StepSizes};
 use crate::error::Failure;
 use crate::ids::RequestId;
@@ -36,6 +37,8 @@ pub struct TextWorkload {
     pub(super) is_restoring: bool,
     /// Draft models of the models in use.
     pub(super) drafts: HashMap<ModelId, Arc<DraftSlot>>,
+    /// Drafts with the layers for multi-token prediction of the models in use that have one.
+    pub(super) mtp: HashMap<ModelId, MtpDrafter>,
     /// Set if a model that was idle computes in this step. Such a step is slow and not measured.
     warming: bool,
     pub(super) step_costs: StepCostModel,
@@ -125,6 +128,7 @@ impl QueuedWorkload for TextWorkload {
             prefix_writer: PrefixWriter::default(),
             is_restoring: false,
             drafts: HashMap::new(),
+            mtp: HashMap::new(),
             warming: false,
             step_costs,
             resets: 0,
@@ -189,6 +193,7 @@ impl TextWorkload {
         }
         self.arenas.retain(|model, _| state.scheduler.has_model(*model));
         self.drafts.retain(|model, _| state.scheduler.has_model(*model));
+        self.mtp.retain(|model, _| state.scheduler.has_model(*model));
         drop(state);
         for (id, queued, cached) in begun {
             let mut request = ActiveRequest::new(queued, cached);
@@ -212,6 +217,9 @@ impl TextWorkload {
             let kv_type = self.runtime.settings.kv_type;
             let arenas = self.arenas.entry(batch.model).or_insert_with(|| model.network.new_arenas(kv_type));
             self.drafts.entry(batch.model).or_insert_with(|| Arc::clone(&model.draft_slot));
+            if let Some(cost) = model.network.mtp_cost() {
+                self.mtp.entry(batch.model).or_insert_with(|| MtpDrafter::new(cost));
+            }
             for row in &batch.rows {
                 let tables = row.tables.iter().enumerate();
                 let state = row.state.map(|state| (row.tables.len(), state.write));
@@ -250,7 +258,10 @@ impl TextWorkload {
         let Some(model) = self.model(&batch) else { return Vec::new() };
         match self.forward(&model, batch.model, &batch.rows) {
             Ok(mut logits) => {
+                let sequences = batch.rows.iter().map(|row| row.sequence);
+                let hidden: HashMap<_, _> = sequences.zip(logits.take_hidden()).collect();
                 let done = self.accept(&model, batch.rows, logits.rows());
+                self.update_hidden(&done, &hidden);
                 model.network.reuse(logits);
                 done
             }
@@ -262,6 +273,17 @@ impl TextWorkload {
             Err(_) => {
                 let single = |row| Batch { model: batch.model, rows: vec![row] };
                 batch.rows.into_iter().flat_map(|row| self.compute(single(row))).collect()
+            }
+        }
+    }
+
+    /// Keeps the hidden states that a step has computed for the drafts of the next one.
+    fn update_hidden(&mut self, done: &[RowResult], hidden: &HashMap<SequenceId, Vec<f32>>) {
+        for (row, outcome) in done {
+            if let (Ok(outcome), Some(states)) = (outcome, hidden.get(&row.sequence))
+                && let Some(request) = self.active.get_mut(&row.sequence.request)
+            {
+                request.update_hidden(row, outcome.positions, states);
             }
         }
     }
@@ -318,7 +340,9 @@ impl TextWorkload {
         let rows = rows.map(|((row, request), embedded)| {
             let Row { tokens, start, tables, state, logits, long, .. } = row;
             let adapter = request.model.adapter().map(|adapter| &adapter.weights);
-            BatchRow { tokens, embedded, start: *start, tables, state: *state, logits: *logits, long: *long, adapter }
+            let hidden = request.hidden(row.sequence.choice, *start);
+            let (start, state, logits, long) = (*start, *state, *logits, *long);
+            BatchRow { tokens, embedded, start, tables, state, logits, long, adapter, hidden }
         });
         let rows: Vec<_> = rows.collect();
         self.runtime.faults.point("text.forward");

@@ -8,9 +8,8 @@ use super::batch::TRANSCRIBED;
 use super::checkpoint::WhisperCheckpoint;
 use super::model::TranscriptionModel;
 use super::workload::TranscriptionWorkload;
-use crate::kinds::{LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs};
+use crate::kinds::{LoadOptions, LoadSource, LoadedModel, MemoryNeed, Model, ModelFiles, Runs};
 use crate::model_info::{ModelInfo, ModelKind};
-use crate::precision::Precision;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
 use crate::runtime::metrics::{Description, KindMetrics};
@@ -47,8 +46,8 @@ impl Model for TranscriptionModel {
 }
 
 impl<B: PagedAttention + TimeConvolutions> Runs<TranscriptionModel> for B {
-    fn memory(&self, checkpoint: &WhisperCheckpoint, precision: Precision, _: &Settings) -> Result<MemoryNeed, String> {
-        Ok(MemoryNeed::new(checkpoint.footprint(self, precision), 0))
+    fn memory(&self, checkpoint: &WhisperCheckpoint, options: LoadOptions, _: &Settings) -> Result<MemoryNeed, String> {
+        Ok(MemoryNeed::new(checkpoint.footprint(self, options.precision), 0))
     }
 
     fn load(

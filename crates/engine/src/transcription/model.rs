@@ -13,7 +13,7 @@ use super::token_rules::TokenRules;
 use super::vocabulary::{TIMESTAMPS, WhisperVocabulary};
 use super::window_decoder::DecodingOptions;
 use crate::error::Refused;
-use crate::kinds::LoadSource;
+use crate::kinds::{LoadOptions, LoadSource};
 use crate::preprocessor::Preprocessor;
 use crate::runtime::DeviceIndex;
 use crate::runtime::memory_budget::Lease;
@@ -93,7 +93,7 @@ impl TranscriptionModel {
         lease: Lease,
         backend: &B,
     ) -> Result<Self, String> {
-        let LoadSource { id, path, device, precision, isolation, .. } = *source;
+        let LoadSource { id, path, device, options: LoadOptions { precision, .. }, isolation, .. } = *source;
         let (rows, positions) = (files.config().vocabulary, files.config().context);
         let (preprocessor, info) = Preprocessor::chat(isolation, path, rows)?;
         let codes = LANGUAGES.map(|(code, _)| code);

@@ -13,11 +13,14 @@ use outpost_models::gguf::GgufFile;
 use outpost_models::kv::KvType;
 use outpost_models::peft::PeftAdapter;
 use outpost_models::sequence_state::SequenceState;
+use outpost_models::state_layout::StateUpdate;
 use outpost_models::training::{AdamW, LoraParameters, LoraTrainer, TrainingText};
+use outpost_models::weights::DraftingCheckpoint;
 use outpost_testing::fixtures::{copy_folder, fixture};
 
 use crate::harness::{cpu, real_model};
 use crate::tiny_adapter::{ALL, Sizes, TinyAdapter};
+use crate::tiny_model::{self, TinyModel};
 
 #[expect(clippy::disallowed_methods, reason = "a measurement needs the real clock")]
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
@@ -81,12 +84,63 @@ fn speed() {
                     logits: LogitsAt::Last,
                     long: false,
                     adapter: None,
+                    hidden: None,
                 };
                 let rows: Vec<_> = tables.iter().map(row).collect();
                 model.reuse(model.forward(&rows, &mut arenas).unwrap());
             }
         });
         println!("decode of {streams} sequences: {:.1} tokens/s", f64::from(16 * streams) / elapsed.as_secs_f64());
+    }
+}
+
+/// What a layer for multi-token prediction adds to steps, and what a draft token costs.
+#[test]
+#[ignore = "a measurement, not a test"]
+fn speed_of_multi_token_prediction() {
+    const RUNS: usize = 15;
+    let dir = tempfile::tempdir().unwrap();
+    let options = TinyModel { architecture: "qwen35", context: 2048, blocks: 12, width: 1024, ..tiny_model::DEFAULT };
+    let path = tiny_model::write(dir.path(), "m", &TinyModel { quantized: true, mtp: true, ..options });
+    let checkpoint = &GgufFile::open(&path).unwrap();
+    let models = [false, true].map(|mtp| Decoder::load(&DraftingCheckpoint { checkpoint, mtp }, &cpu()).unwrap());
+    let hidden = vec![0.5; 1024];
+    // Rows, and tokens of each.
+    for (rows, count) in [(1, 256), (1, 1), (8, 1)] {
+        let tokens: Vec<u32> = (0..count).map(|at| at * 7 % 251).collect();
+        let tables: Vec<Vec<u32>> = (0..rows).map(|row| (16 * row..16 * row + 16).collect()).collect();
+        let row = |(write, table)| BatchRow {
+            tokens: &tokens,
+            embedded: &[],
+            start: 0,
+            tables: std::slice::from_ref(table),
+            state: Some(StateUpdate { read: None, write }),
+            logits: LogitsAt::Last,
+            long: false,
+            adapter: None,
+            hidden: Some(&hidden),
+        };
+        let batch: Vec<_> = (0..).zip(&tables).map(row).collect();
+        let mut arenas = [&models[0], &models[1]].map(|model| model.new_arenas(KvType::F16));
+        for arenas in &mut arenas {
+            (0..16 * rows).for_each(|block| arenas.ensure_positions(block).unwrap());
+            (0..rows).for_each(|block| arenas.ensure_state(block).unwrap());
+        }
+        let mut times = [const { Vec::new() }; 3];
+        for _ in 0..RUNS {
+            for (index, model) in models.iter().enumerate() {
+                times[index].push(timed(|| model.reuse(model.forward(&batch, &mut arenas[index]).unwrap())).1);
+            }
+            if count == 1 {
+                times[2].push(timed(|| models[1].reuse(models[1].draft(&batch, &mut arenas[1]).unwrap())).1);
+            }
+        }
+        times.iter_mut().for_each(|times| times.sort());
+        let median = |times: &Vec<Duration>| times.get(RUNS / 2).map(|time| time.as_secs_f64() * 1e3);
+        println!(
+            "{rows} rows of {count} tokens: {:?} ms: without the layer, with it, a draft",
+            times.each_ref().map(median)
+        );
     }
 }
 
@@ -207,6 +261,7 @@ fn speed_of_adapters() {
                             logits: LogitsAt::Last,
                             long: false,
                             adapter: with_adapters.then_some(adapter),
+                            hidden: None,
                         });
                         let rows: Vec<_> = rows.collect();
                         model.reuse(model.forward(&rows, &mut arenas).unwrap());

@@ -135,6 +135,7 @@ fn compute<B: Recurrent>(model: &Decoder<B>, rows: &[TestRow<'_>]) -> Vec<Vec<Ve
             logits: LogitsAt::None,
             long: false,
             adapter: *adapter,
+            hidden: None,
         };
         earlier.extend(Some(first).filter(|row| !row.tokens.is_empty()));
         now.push(BatchRow { tokens, embedded: &[], start: before.len(), logits: *logits, ..first });
@@ -207,6 +208,7 @@ fn an_adapter_of_another_network_is_refused() {
         logits: LogitsAt::Last,
         long: false,
         adapter,
+        hidden: None,
     };
     assert!(model.forward(&[row], &mut arenas).unwrap_err().to_string().contains("another network"));
 }

@@ -133,6 +133,7 @@ fn rows_of_a_batch_are_independent<B: Recurrent>(backend: &B, _: bool) {
         logits,
         long: false,
         adapter: None,
+        hidden: None,
     };
     model.forward(&[row(&PROMPT[..4], 0, &tables[0], LogitsAt::None)], &mut arenas).unwrap();
     let rows = [
@@ -165,6 +166,7 @@ fn several_rows_can_share_a_kv_block<B: Recurrent>(backend: &B, _: bool) {
         logits: LogitsAt::Last,
         long: false,
         adapter: None,
+        hidden: None,
     };
     model.forward(&[row(&shared, 0, &first)], &mut arenas).unwrap();
     let rows = [row(&[9, 8], 16, &tables[0]), row(&[7], 16, &tables[1])];
@@ -201,6 +203,7 @@ fn a_failed_step_leaves_the_kv_cache_unchanged<B: Recurrent>(backend: &B, _: boo
         logits: LogitsAt::Last,
         long: false,
         adapter: None,
+        hidden: None,
     };
     assert!(model.forward(&[short], &mut model.new_arenas(KvType::F16)).is_err(), "no blocks");
     assert_eq!(kv.len(), PROMPT.len());

@@ -76,6 +76,7 @@ pub fn in_chunks<B: Recurrent>(
             logits: LogitsAt::All,
             long,
             adapter,
+            hidden: None,
         };
         let mut logits = model.forward(&[row], &mut arenas).unwrap();
         for (logits, expected) in logits.rows()[0].iter().zip(&expected[start..]) {
@@ -163,6 +164,7 @@ fn logits_in_chunks<B: Recurrent>(model: &Decoder<B>, prompt: &[u32], chunk: usi
             logits: LogitsAt::All,
             long: false,
             adapter: None,
+            hidden: None,
         };
         let mut logits = model.forward(&[row], &mut arenas).unwrap();
         all.extend(logits.rows()[0].iter().flat_map(|logits| logits.iter().copied()));
@@ -208,6 +210,7 @@ fn embeddings_replace_tokens<B: Recurrent>(backend: &B) {
             logits: LogitsAt::All,
             long: false,
             adapter: None,
+            hidden: None,
         };
         let replaced = BatchRow { tokens: &placeholders, embedded: &embedded, tables: &tables_of_other, ..plain };
         let mut logits = model.forward(&[plain, replaced], &mut arenas).unwrap();

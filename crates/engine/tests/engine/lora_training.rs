@@ -380,6 +380,7 @@ fn log_probabilities<B: Recurrent>(model: &Decoder<B>, adapter: &LoadedAdapter, 
         logits: LogitsAt::All,
         long,
         adapter: Some(adapter),
+        hidden: None,
     };
     let mut logits = model.forward(&[row], &mut arenas).unwrap();
     let log_probability = |(logits, token): (&&mut [f32], &u32)| {

@@ -26,6 +26,7 @@ mod lora_adapters;
 mod lora_training;
 mod model_files;
 mod model_settings;
+mod mtp;
 mod ngram_speculation;
 mod overload_and_fairness;
 mod prefix_cache;

@@ -82,21 +82,51 @@ impl<B: PagedAttention> Attention<B> {
         gated(ctx, ctx.kv_attention(arena, layer, batch, &self.shape, &q)?, gate)
     }
 
+    /// Only writes the keys and values of the tokens.
+    pub fn write_kv(
+        &self,
+        ctx: &Context<'_, B>,
+        normed: &Tensor<B>,
+        angles: &[Angles<B>],
+        KvLayer { arena, batch, layer }: KvLayer<'_, B>,
+    ) -> Result<()> {
+        let [k, v] = Linear::forward_all(ctx, [&self.attn_k, &self.attn_v], normed)?;
+        ctx.write_kv(arena, layer, batch, [&self.place_keys(ctx, k, angles)?, &v])
+    }
+
     fn project(&self, ctx: &Context<'_, B>, normed: &Tensor<B>, angles: &[Angles<B>]) -> Result<Projected<B>> {
-        let [mut q, mut k, v] = Linear::forward_all(ctx, [&self.attn_q, &self.attn_k, &self.attn_v], normed)?;
+        let [mut q, k, v] = Linear::forward_all(ctx, [&self.attn_q, &self.attn_k, &self.attn_v], normed)?;
         let mut gate = None;
         if self.output_gate {
             let [queries, gates] = self.split_queries(ctx, q)?;
             (q, gate) = (queries, Some(gates));
         }
-        if let Some([q_norm, k_norm]) = &self.qk_norms {
-            (q, k) = (ctx.norm(q_norm, &q)?, ctx.norm(k_norm, &k)?);
+        let norm = self.qk_norms.as_ref().map(|[norm, _]| norm);
+        let q = self.place(ctx, q, norm, self.shape.heads, angles)?;
+        Ok(Projected { q, k: self.place_keys(ctx, k, angles)?, v, gate })
+    }
+
+    fn place_keys(&self, ctx: &Context<'_, B>, k: Tensor<B>, angles: &[Angles<B>]) -> Result<Tensor<B>> {
+        let norm = self.qk_norms.as_ref().map(|[_, norm]| norm);
+        self.place(ctx, k, norm, self.shape.kv_heads, angles)
+    }
+
+    /// Normalizes the queries or keys of `heads` heads, and rotates them to their positions.
+    fn place(
+        &self,
+        ctx: &Context<'_, B>,
+        mut x: Tensor<B>,
+        norm: Option<&Norm<B>>,
+        heads: usize,
+        angles: &[Angles<B>],
+    ) -> Result<Tensor<B>> {
+        if let Some(norm) = norm {
+            x = ctx.norm(norm, &x)?;
         }
         if let Some(angles) = self.rope.and_then(|index| angles.get(index)) {
-            ctx.rope(&mut q, self.shape.heads, self.rope_layout, angles)?;
-            ctx.rope(&mut k, self.shape.kv_heads, self.rope_layout, angles)?;
+            ctx.rope(&mut x, heads, self.rope_layout, angles)?;
         }
-        Ok(Projected { q, k, v, gate })
+        Ok(x)
     }
 
     /// Splits the products of `attn_q` into queries and gates.

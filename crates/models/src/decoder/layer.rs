@@ -141,6 +141,23 @@ impl<B: Recurrent> DecoderLayer<B> {
         })
     }
 
+    /// Writes the keys and values of tokens, which are all that later tokens need of them. `x`: their input of the layer, which has
+    /// attention.
+    pub fn write_kv(
+        &self,
+        ctx: &Context<'_, B>,
+        x: &Tensor<B>,
+        angles: &[Angles<B>],
+        kv: KvLayer<'_, B>,
+    ) -> Result<()> {
+        match &self.mixer {
+            Some(Sublayer { norm, network: Mixer::Attention(attention), .. }) => {
+                attention.write_kv(ctx, &ctx.norm(norm, x)?, angles, kv)
+            }
+            _ => Err(ModelError::Compute("a layer without attention has no keys and values".to_owned())),
+        }
+    }
+
     /// Like [`Self::forward`]; `mix` mixes the normalized tokens.
     pub fn forward_with(
         &self,

@@ -79,6 +79,7 @@ impl DecoderConfig {
             })?,
             norm_weight_offset: if family.zero_centred_norms { 1. } else { 0. },
             layers: layers(&config, family, (layer_count, ropes.len()), attention)?,
+            mtp: None,
             ropes,
             embedding_scale: match multiplier("embedding_multiplier")? {
                 None if family.gemma => (width as f32).sqrt(),

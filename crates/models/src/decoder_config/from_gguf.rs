@@ -22,7 +22,6 @@ const UNSUPPORTED_KEYS: &[&str] = &[
     "interleave_moe_layer_step",
     "logit_scale",
     "moe_latent_size",
-    "nextn_predict_layers",
     "residual_scale",
     "rope.dimension_sections",
     "rope.scaling.alpha",
@@ -88,6 +87,7 @@ impl DecoderConfig {
             norm_weight_offset: 0.,
             ropes: ropes(&keys, family, head_width, header)?,
             layers: layers(&keys, family, &kv_heads, attention)?,
+            mtp: None,
             embedding_scale: match keys.nonzero_float("embedding_scale")? {
                 None if family.gemma => (width as f32).sqrt(),
                 scale => scale.unwrap_or(1.),
@@ -111,12 +111,10 @@ fn reject_unsupported(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -
         Value::Signed(number) => *number == 0,
         _ => false,
     };
-    // Sections of the rotary embedding have the same positions in a text, and layers that only draft are not read.
+    // Sections of the rotary embedding have the same positions in a text.
     let has_delta_nets = matches!(family.recurrent, Some(RecurrentMixer::DeltaNet { .. }));
     let is_harmless = |key: &str| {
-        (has_delta_nets && key == "rope.dimension_sections")
-            || (family.recurrent.is_some() && key == "nextn_predict_layers")
-            || (family.has_multipliers && MULTIPLIERS.contains(&key))
+        (has_delta_nets && key == "rope.dimension_sections") || (family.has_multipliers && MULTIPLIERS.contains(&key))
     };
     for key in UNSUPPORTED_KEYS.iter().filter(|key| !is_harmless(key)) {
         let name = keys.key(key);
@@ -454,7 +452,8 @@ fn windowed_layers(
 ) -> Result<Vec<bool>, ModelError> {
     const KEY: &str = "attention.sliding_window_pattern";
     let period = match (keys.metadata.get(&keys.key(KEY)), family.windows) {
-        (Some(Value::Array(array)), _) => match flags(array).filter(|flags| flags.len() == layer_count) {
+        // Draft layers may follow.
+        (Some(Value::Array(array)), _) => match flags(array).filter(|flags| flags.len() >= layer_count) {
             Some(flags) => return Ok(flags),
             None => {
                 return reject_config(format!("the pattern of sliding windows does not have {layer_count} layers"));

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::backend::{AttentionShape, RecurrenceShape, Routing};
-use super::decoder_family::Activation;
+use super::decoder_family::{Activation, DecoderFamily};
 use super::kv::{KvShape, KvType};
 use super::nn::rope::{RopeLayout, RopeScaling, RopeSpec};
 use super::peft::{LLAMA_MODULES, Module};
@@ -32,6 +32,8 @@ pub struct DecoderConfig {
     /// The rotary embeddings that [`AttentionConfig::rope`] refers to. A step computes their angles once for all layers.
     pub ropes: Vec<RopeSpec>,
     pub layers: Vec<LayerConfig>,
+    /// The layer for multi-token prediction, which only drafts. It comes after the others. `None`: it is not loaded.
+    pub mtp: Option<LayerConfig>,
     /// Factor of the token embeddings.
     pub embedding_scale: f32,
     /// Factor of the outputs of mixers and feed-forward networks, before they are added to the residual stream.
@@ -229,6 +231,7 @@ impl DecoderConfig {
             norm_weight_offset: 0.,
             ropes: vec![rope],
             layers: vec![layer; layers],
+            mtp: None,
             embedding_scale: 1.,
             residual_scale: 1.,
             logit_scale: 1.,
@@ -287,13 +290,15 @@ impl DecoderConfig {
     }
 
     /// The groups of layers with attention: the window and the layers of each. Layers with the same window are a group, the largest
-    /// window first. The first group has no window. If all layers have one, that group has no layers: its blocks take no memory, and
-    /// stand for the positions in the prefix cache. If `by_window` is not set, all layers are one group.
+    /// window first. The first group has no window; the layer for multi-token prediction is its last one. If all layers have windows,
+    /// that group has no layers: its blocks take no memory, and stand for the positions in the prefix cache. If `by_window` is not set,
+    /// all layers are one group.
     pub(super) fn layer_groups(&self, by_window: bool) -> Vec<(Option<usize>, Vec<usize>)> {
         let layers = self.layers.iter().enumerate();
         let layers = layers.filter_map(|(index, layer)| Some((index, layer.attention()?)));
+        let drafting = self.mtp.iter().map(|_| self.layers.len());
         if !by_window {
-            return vec![(None, layers.map(|(index, _)| index).collect())];
+            return vec![(None, layers.map(|(index, _)| index).chain(drafting).collect())];
         }
         let mut windowed: BTreeMap<Reverse<usize>, Vec<usize>> = BTreeMap::new();
         let mut unlimited = Vec::new();
@@ -303,6 +308,7 @@ impl DecoderConfig {
                 None => unlimited.push(layer),
             }
         }
+        unlimited.extend(drafting);
         let windowed = windowed.into_iter().map(|(Reverse(window), layers)| (Some(window), layers));
         std::iter::once((None, unlimited)).chain(windowed).collect()
     }
@@ -316,6 +322,29 @@ impl DecoderConfig {
         let parts = self.recurrent_parts();
         let bytes = parts.iter().sum::<usize>() * size_of::<f32>();
         groups.map(group).chain((!parts.is_empty()).then(|| StateGroup::recurrent(bytes as u64))).collect()
+    }
+
+    /// The plan of the layer for multi-token prediction, if the checkpoint has one. It is like those with attention; its feed-forward
+    /// network may have experts. `has`: whether there is a weight of this stem.
+    pub(super) fn mtp_layer(&self, family: &DecoderFamily, has: impl Fn(&str) -> bool) -> Option<LayerConfig> {
+        let index = self.layers.len();
+        if !family.mtp || !has(&format!("blk.{index}.nextn.eh_proj")) {
+            return None;
+        }
+        let is_sparse = has(&format!("blk.{index}.ffn_gate_inp"));
+        let mut networks = self.layers.iter().filter_map(|layer| layer.feed_forward);
+        let feed_forward = networks.find(|network| matches!(network, FeedForwardConfig::Sparse(_)) == is_sparse)?;
+        let attention = AttentionConfig { window: None, ..*self.attention().next()? };
+        let mixer = Some(MixerConfig::Attention(attention));
+        Some(LayerConfig { mixer, feed_forward: Some(feed_forward), post_norms: family.post_norms })
+    }
+
+    /// The weights that a draft token of the layer for multi-token prediction reads, relative to those that a token of the network
+    /// reads, as if all layers had the size of this one. `None`: there is no such layer.
+    pub(super) fn mtp_cost(&self) -> Option<f64> {
+        let layer = self.mtp.as_ref()?.weights_per_token(self.width);
+        let (input, output) = (2 * self.width * self.width, self.width * self.vocabulary);
+        Some((input + layer + output) as f64 / (self.layers.len() * layer + output) as f64)
     }
 
     /// The sizes of the keys and values of so many layers.
@@ -358,6 +387,24 @@ impl LayerConfig {
             MixerConfig::Attention(attention) => Some(attention),
             MixerConfig::ShortConv(_) | MixerConfig::DeltaNet(_) | MixerConfig::Mamba2(_) => None,
         }
+    }
+
+    /// Weights of attention and of the feed-forward network that a token reads.
+    fn weights_per_token(&self, width: usize) -> usize {
+        let attention = self.attention().map_or(0, |attention| {
+            let queries = attention.query_width() * if attention.output_gate { 3 } else { 2 };
+            width * (queries + 2 * attention.kv_width())
+        });
+        let network = |inner: usize, gated: bool| width * inner * if gated { 3 } else { 2 };
+        let feed_forward = match &self.feed_forward {
+            None => 0,
+            Some(FeedForwardConfig::Dense(dense)) => network(dense.inner, dense.gated),
+            Some(FeedForwardConfig::Sparse(experts)) => {
+                let shared = experts.shared.map_or(0, |shared| shared.inner);
+                network(experts.inner * experts.routing.experts_per_token + shared, experts.gated)
+            }
+        };
+        attention + feed_forward
     }
 
     fn check(&self, ropes: &[RopeSpec]) -> Result<(), ModelError> {
@@ -496,5 +543,21 @@ mod tests {
         assert_eq!(groups(&[Some(32); 2]), [(None, vec![]), (Some(32), vec![0, 1])]);
         assert_eq!(groups(&[Some(32), Some(64)]), [(None, vec![]), (Some(64), vec![1]), (Some(32), vec![0])]);
         assert_eq!(groups(&[Some(512); 2]), [(None, vec![0, 1])]);
+    }
+
+    #[test]
+    fn the_layer_for_multi_token_prediction_is_the_last_one_of_the_first_group() {
+        let mut config = DecoderConfig::for_tests();
+        let windowed = super::AttentionConfig { window: Some(32), ..*config.layers[0].attention().unwrap() };
+        config.layers[0].mixer = Some(MixerConfig::Attention(windowed));
+        let [plain, whole] = [true, false].map(|by_window| config.state_groups(KvType::F16, by_window));
+        config.mtp = Some(config.layers[1].clone());
+        assert_eq!(config.layer_groups(true), [(None, vec![1, 2]), (Some(32), vec![0])]);
+        assert_eq!(config.layer_groups(false), [(None, vec![0, 1, 2])]);
+        let groups = config.state_groups(KvType::F16, true);
+        assert_eq!((groups[0].block_bytes, groups[1]), (2 * plain[0].block_bytes, plain[1]));
+        assert_eq!(2 * config.state_groups(KvType::F16, false)[0].block_bytes, 3 * whole[0].block_bytes);
+        let cost = config.mtp_cost().unwrap();
+        assert!((0.5..1.).contains(&cost), "{cost}: a layer, its input and the output projection, of two layers");
     }
 }

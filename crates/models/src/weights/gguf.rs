@@ -4,13 +4,34 @@ use crate::backend::DType;
 
 use super::tensor_rows::{Storage, StoredTensor};
 use super::{DecoderCheckpoint, Role, Rows, Weights};
-use crate::decoder_config::DecoderConfig;
+use crate::decoder_config::{DecoderConfig, LayerConfig};
+use crate::decoder_family;
 use crate::error::ModelError;
 use crate::gguf::GgufFile;
 
 impl DecoderCheckpoint for GgufFile {
     fn decoder_config(&self) -> Result<DecoderConfig, ModelError> {
         DecoderConfig::from_gguf(&self.header)
+    }
+
+    fn mtp_layer(&self, config: &DecoderConfig) -> Option<LayerConfig> {
+        let family = decoder_family::find_architecture(self.header.metadata.text("general.architecture")?)?;
+        config.mtp_layer(family, |stem| self.header.tensor(&format!("{stem}.weight")).is_some())
+    }
+
+    /// Those of the first layer that only drafts.
+    fn mtp_names(&self) -> Vec<String> {
+        let first = self.header.draft_layers().start;
+        self.tensor_names(|layer| layer == Some(first))
+    }
+}
+
+impl GgufFile {
+    /// The names of the tensors of some layers; `None` stands for tensors outside of layers.
+    fn tensor_names(&self, is_wanted: impl Fn(Option<u64>) -> bool) -> Vec<String> {
+        let layer = |name: &str| name.strip_prefix("blk.")?.split('.').next()?.parse().ok();
+        let names = self.header.tensors.iter().map(|tensor| &tensor.name);
+        names.filter(|name| is_wanted(layer(name))).cloned().collect()
     }
 }
 
@@ -41,10 +62,6 @@ impl Weights for GgufFile {
     /// Leaves out layers that only draft.
     fn names(&self) -> Vec<String> {
         let drafting = self.header.draft_layers();
-        let drafts = |name: &str| {
-            let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<u64>().ok());
-            layer.is_some_and(|layer| drafting.contains(&layer))
-        };
-        self.header.tensors.iter().map(|tensor| &tensor.name).filter(|name| !drafts(name)).cloned().collect()
+        self.tensor_names(|layer| layer.is_none_or(|layer| !drafting.contains(&layer)))
     }
 }

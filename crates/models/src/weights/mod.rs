@@ -3,6 +3,7 @@
 //! Networks name tensors by stems as in GGUF (`blk.3.attn_q`). A checkpoint translates them to its own names. A tensor
 //! that the network does not read is an error, because it would change the results.
 
+mod drafting;
 mod gguf;
 mod loaded_matrix;
 mod loader;
@@ -10,8 +11,9 @@ mod safetensors;
 mod tensor_rows;
 
 use super::backend::{Backend, Conv1dShape, ConvShape, Convolutions, DType, TimeConvolutions};
-use super::decoder_config::DecoderConfig;
+use super::decoder_config::{DecoderConfig, LayerConfig};
 use crate::error::ModelError;
+pub use drafting::DraftingCheckpoint;
 pub(super) use loaded_matrix::LoadedMatrix;
 pub(super) use loader::{Candidate, Loader};
 pub use tensor_rows::{Rows, Storage};
@@ -28,6 +30,17 @@ pub enum Role {
 pub trait DecoderCheckpoint: Weights {
     /// Reads and checks the decoder's configuration.
     fn decoder_config(&self) -> Result<DecoderConfig, ModelError>;
+
+    /// The plan of its layer for multi-token prediction, which [`Self::decoder_config`] leaves out. `None`: there is none, or the family
+    /// does not use it.
+    fn mtp_layer(&self, _config: &DecoderConfig) -> Option<LayerConfig> {
+        None
+    }
+
+    /// The names of the tensors of that layer, which [`Weights::names`] leaves out.
+    fn mtp_names(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// The tensors of a checkpoint.

@@ -1,10 +1,12 @@
 //! Hugging Face folders as checkpoints, with tables of their names for a decoder's stems.
 
+use serde_json::Value;
+
 use crate::backend::DType;
 
 use super::tensor_rows::{Storage, StoredTensor};
 use super::{DecoderCheckpoint, Role, Rows, Weights};
-use crate::decoder_config::{self, DecoderConfig};
+use crate::decoder_config::{self, DecoderConfig, LayerConfig};
 use crate::decoder_family::{DecoderFamily, RecurrentMixer};
 use crate::error::ModelError;
 use crate::safetensors::ModelFolder;
@@ -55,9 +57,18 @@ const NEMOTRON_VECTORS: &[(&str, &str)] = &[
     ("exp_probs_b", "mixer.gate.e_score_correction_bias"),
 ];
 const LFM2_VECTORS: &[(&str, &str)] = &[("exp_probs_b", "feed_forward.expert_bias")];
-/// The beginnings of the names of tensors that texts do not need in models with recurrent layers: of the vision tower, and of layers that
-/// only draft.
-const IGNORED_PREFIXES: &[&str] = &["model.visual.", "mtp."];
+/// The beginning of the names of tensors of layers for multi-token prediction, and the names of the tensors that only the first of these
+/// layers has.
+const MTP_PREFIX: &str = "mtp.";
+const MTP_NAMES: &[(&str, &str)] = &[
+    ("nextn.eh_proj", "fc"),
+    ("nextn.enorm", "pre_fc_norm_embedding"),
+    ("nextn.hnorm", "pre_fc_norm_hidden"),
+    ("nextn.shared_head_norm", "norm"),
+    ("nextn.embed_tokens", "embed_tokens"),
+];
+/// The beginnings of the names of tensors that models with recurrent layers do not need: of the vision tower, and of layers that only draft.
+const IGNORED_PREFIXES: &[&str] = &["model.visual.", MTP_PREFIX];
 /// The names of an expert's tensors in LFM2, and before transformers 5 in Mixtral.
 const NUMBERED_EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "w1"), ("ffn_up", "w3"), ("ffn_down", "w2")];
 
@@ -66,8 +77,20 @@ fn find(table: &[(&'static str, &'static str)], stem: &str) -> Option<&'static s
 }
 
 impl ModelFolder {
+    /// The beginning of the names of a layer's tensors. Layers for multi-token prediction follow the others.
+    fn layer_prefix(&self, family: &DecoderFamily, layer: &str) -> String {
+        let count = self.config.get("num_hidden_layers").and_then(Value::as_u64).filter(|_| family.mtp);
+        match count.and_then(|count| layer.parse::<u64>().ok()?.checked_sub(count)) {
+            Some(layer) => format!("{MTP_PREFIX}layers.{layer}"),
+            None => format!("{}layers.{layer}", self.prefix()),
+        }
+    }
+
     fn layer_tensor_name(&self, family: &DecoderFamily, layer: &str, stem: &str, ending: &str) -> Option<String> {
-        let layer = format!("{}layers.{layer}", self.prefix());
+        if let Some(name) = find(MTP_NAMES, stem) {
+            return family.mtp.then(|| format!("{MTP_PREFIX}{name}.{ending}"));
+        }
+        let layer = self.layer_prefix(family, layer);
         let vectors = match family.recurrent {
             Some(RecurrentMixer::DeltaNet { .. }) => DELTA_NET_VECTORS,
             Some(RecurrentMixer::Mamba2) if family.single_sublayers => NEMOTRON_VECTORS,
@@ -106,6 +129,21 @@ impl ModelFolder {
 impl DecoderCheckpoint for ModelFolder {
     fn decoder_config(&self) -> Result<DecoderConfig, ModelError> {
         DecoderConfig::from_folder(self)
+    }
+
+    fn mtp_layer(&self, config: &DecoderConfig) -> Option<LayerConfig> {
+        let family = decoder_config::find_family(&self.config).ok()?;
+        let has = |stem: &str| self.name(stem, Role::Weight).is_some_and(|name| self.tensor(&name).is_some());
+        config.mtp_layer(family, has)
+    }
+
+    /// Leaves out further layers, which are not used.
+    fn mtp_names(&self) -> Vec<String> {
+        let is_needed = |name: &&str| {
+            let own = name.strip_prefix(MTP_PREFIX);
+            own.is_some_and(|own| !own.starts_with("layers.") || own.starts_with("layers.0."))
+        };
+        ModelFolder::names(self).filter(is_needed).map(str::to_owned).collect()
     }
 }
 

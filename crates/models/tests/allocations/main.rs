@@ -72,6 +72,7 @@ fn decode_steps_reuse_the_memory_of_tensors() {
                 logits: LogitsAt::Last,
                 long: false,
                 adapter: None,
+                hidden: None,
             })
             .collect();
         let before = LARGE.load(Ordering::Relaxed);

@@ -52,6 +52,7 @@ fn logits(model: &Decoder<Candle>, texts: &[&[u32]]) -> Vec<Vec<f32>> {
             logits: LogitsAt::All,
             long,
             adapter: None,
+            hidden: None,
         });
     }
     let mut logits = model.forward(&rows, &mut arenas).unwrap();

@@ -18,10 +18,28 @@ pub struct DraftContext {
     pub long: bool,
 }
 
+/// Where the draft of a decoding sequence starts.
+#[derive(Clone, Copy, Debug)]
+pub struct DraftStart {
+    /// The newest token, and its position.
+    pub token: u32,
+    pub position: usize,
+    /// Tokens that may still be generated.
+    pub left: u32,
+    pub long: bool,
+}
+
 impl Scheduler {
     /// True if the sequence decodes in the next step.
     pub fn is_decoding(&self, id: SequenceId) -> bool {
         self.sequences.get(&id).is_some_and(Sequence::is_decoding)
+    }
+
+    /// Where a draft of the sequence starts, if it decodes in the next step.
+    pub fn draft_start(&self, id: SequenceId) -> Option<DraftStart> {
+        let one = self.sequences.get(&id).filter(|one| one.is_decoding())?;
+        let position = one.tokens.len().checked_sub(1)?;
+        Some(DraftStart { token: one.tokens.get(position)?, position, left: one.left, long: one.long })
     }
 
     /// A copy of the sequence's context, if it decodes in the next step.

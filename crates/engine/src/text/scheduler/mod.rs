@@ -45,7 +45,7 @@ use text_on_disk::Restore;
 
 pub use batch::{Batch, Row, StepPlan};
 pub use block_pool::{GroupBlock, TextBlock};
-pub use draft_lookahead_blocks::DraftContext;
+pub use draft_lookahead_blocks::{DraftContext, DraftStart};
 pub use ids::{ModelId, SequenceId};
 pub use sequence_tokens::SequenceTokens;
 pub use text_on_disk::EndedText;

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::settings::MAX_DRAFT_TOKENS;
 use crate::text::scheduler::{DraftContext, SequenceId, SequenceTokens};
-use crate::text::speculative::draft_payoff::{DraftCosts, Round, RoundStats};
+use crate::text::speculative::draft_payoff::{DraftCosts, DraftProgress, Round, RoundStats};
 use crate::text::step_cost_model::SpeculationCosts;
 use outpost_common::clock_rng::ClockRng;
 use outpost_models::causal_lm::{BatchRow, Logits, LogitsAt};
@@ -72,17 +72,12 @@ pub struct DraftSequence {
     text: usize,
     blocks: Vec<BlockId>,
     long: bool,
-    /// Max draft tokens that have KV blocks.
-    max_tokens: usize,
     /// The next step computes `count` tokens from position `start` on.
     start: usize,
     count: usize,
-    /// The probability that all draft tokens so far are accepted.
-    acceptance: f64,
-    stats: RoundStats,
     /// Set if there were earlier rounds. Only then does catching up count as a cost of this one.
     has_rounds: bool,
-    round: Round,
+    progress: DraftProgress,
 }
 
 impl DraftSequence {
@@ -95,37 +90,26 @@ impl DraftSequence {
             tokens: context.tokens,
             blocks: context.blocks,
             long: context.long,
-            max_tokens,
             start: 0,
             count: 0,
-            acceptance: 1.,
-            stats,
             has_rounds,
-            round: Round::default(),
+            progress: DraftProgress::new(stats, max_tokens),
         }
     }
 
     /// The draft tokens and their round. `None`: the draft model is still catching up.
     pub fn finish(self) -> Option<(SequenceId, Vec<u32>, Round)> {
         let drafted = self.tokens.slice(self.text, self.tokens.len());
-        (self.round.steps > 0).then_some((self.id, drafted, self.round))
-    }
-
-    /// Seconds that one more draft token is likely to save, less its verification.
-    fn expected_gain(&self, costs: &SpeculationCosts) -> f64 {
-        self.acceptance * self.stats.acceptance() * costs.token - costs.check
+        (self.progress.round.steps > 0).then_some((self.id, drafted, self.progress.round))
     }
 
     /// Adds the draft model's next token if it is likely enough to be verified. `false`: the draft ends here.
     fn push(&mut self, token: u32, confidence: f32, costs: &SpeculationCosts) -> bool {
-        self.round.steps += 1;
-        self.acceptance *= self.stats.acceptance_at(confidence);
-        let likely_enough = self.acceptance * costs.token > costs.check;
-        if likely_enough {
+        let is_likely = self.progress.push(confidence, costs);
+        if is_likely {
             self.tokens.extend(&[token]);
-            self.round.confidence.push(confidence);
         }
-        likely_enough && self.round.confidence.len() < self.max_tokens
+        is_likely && self.progress.has_room()
     }
 
     fn row(&self) -> BatchRow<'_> {
@@ -139,6 +123,7 @@ impl DraftSequence {
             logits: if end == self.tokens.len() { LogitsAt::Last } else { LogitsAt::None },
             long: self.long,
             adapter: None,
+            hidden: None,
         }
     }
 }
@@ -222,7 +207,7 @@ impl DraftModel {
             let behind = sequence.text - sequence.start;
             sequence.count = if behind > BLOCK { behind.min(left) } else { behind };
             left = left.saturating_sub(sequence.count);
-            sequence.round.catch_up = if sequence.has_rounds { sequence.count.saturating_sub(1) } else { 0 };
+            sequence.progress.round.catch_up = if sequence.has_rounds { sequence.count.saturating_sub(1) } else { 0 };
             // Sequences with the same text find it computed, even in this step.
             self.record_computed(sequence)?;
         }
@@ -286,11 +271,11 @@ impl DraftModel {
             sequence.count = usize::from(more);
         }
         let cost = self.costs.estimate(costs);
-        for sequence in sequences.iter_mut().filter(|sequence| sequence.expected_gain(costs) <= cost.further) {
+        let gain = |sequence: &DraftSequence| sequence.progress.expected_gain(costs);
+        for sequence in sequences.iter_mut().filter(|sequence| gain(sequence) <= cost.further) {
             sequence.count = 0;
         }
-        let going = || sequences.iter().filter(|sequence| sequence.count > 0);
-        if going().map(|sequence| sequence.expected_gain(costs)).sum::<f64>() <= cost.seconds(going().count()) {
+        if !cost.is_worth(sequences.iter().filter(|sequence| sequence.count > 0).map(gain)) {
             sequences.iter_mut().for_each(|sequence| sequence.count = 0);
         }
         sequences.iter().try_for_each(|sequence| self.record_computed(sequence))
@@ -298,7 +283,7 @@ impl DraftModel {
 }
 
 /// The most likely token and its probability.
-fn most_likely(logits: &[f32]) -> Option<(u32, f32)> {
+pub(super) fn most_likely(logits: &[f32]) -> Option<(u32, f32)> {
     let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let token = logits.iter().position(|logit| *logit == best)?;
     let near = logits.iter().filter(|logit| **logit > best - NEGLIGIBLE);

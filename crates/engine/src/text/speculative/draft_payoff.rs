@@ -1,6 +1,6 @@
-//! Statistics that decide whether drafting with a draft model pays.
+//! Statistics that decide whether drafting with a draft model, or with a layer for multi-token prediction, pays.
 //!
-//! A round is what is drafted for one sequence before one verification: some steps of the draft model. Only tokens that
+//! A round is what is drafted for one sequence before one verification: some steps of the draft model or layer. Only tokens that
 //! are likely enough to be accepted are verified.
 
 use crate::text::step_cost_model::{SpeculationCosts, update_average};
@@ -30,6 +30,12 @@ pub struct DraftStepCost {
 impl DraftStepCost {
     pub fn seconds(&self, tokens: usize) -> f64 {
         self.first + tokens.saturating_sub(1) as f64 * self.further
+    }
+
+    /// Whether a step that is likely to save these seconds costs less.
+    pub fn is_worth(&self, gains: impl Iterator<Item = f64>) -> bool {
+        let (count, gain) = gains.fold((0, 0.), |(count, sum), gain| (count + 1, sum + gain));
+        gain > self.seconds(count)
     }
 }
 
@@ -142,6 +148,43 @@ impl RoundStats {
     /// The probability that a draft token is accepted, given the draft model's `confidence` in it.
     pub fn acceptance_at(&self, confidence: f32) -> f64 {
         (f64::from(confidence) * self.accepted / self.confidence.max(f64::MIN_POSITIVE)).min(1.)
+    }
+}
+
+/// The draft tokens of a sequence while they are made.
+#[derive(Debug)]
+pub struct DraftProgress {
+    /// The probability that all draft tokens so far are accepted.
+    acceptance: f64,
+    stats: RoundStats,
+    max_tokens: usize,
+    pub round: Round,
+}
+
+impl DraftProgress {
+    pub fn new(stats: RoundStats, max_tokens: usize) -> Self {
+        Self { acceptance: 1., stats, max_tokens, round: Round::default() }
+    }
+
+    /// Seconds that one more draft token is likely to save, less its verification.
+    pub fn expected_gain(&self, costs: &SpeculationCosts) -> f64 {
+        self.acceptance * self.stats.acceptance() * costs.token - costs.check
+    }
+
+    /// Records a step that proposes a token with this `confidence`. Returns whether the token is likely enough to be verified.
+    pub fn push(&mut self, confidence: f32, costs: &SpeculationCosts) -> bool {
+        self.round.steps += 1;
+        self.acceptance *= self.stats.acceptance_at(confidence);
+        let is_likely = self.acceptance * costs.token > costs.check;
+        if is_likely {
+            self.round.confidence.push(confidence);
+        }
+        is_likely
+    }
+
+    /// Whether there may be more draft tokens.
+    pub fn has_room(&self) -> bool {
+        self.round.confidence.len() < self.max_tokens
     }
 }
 

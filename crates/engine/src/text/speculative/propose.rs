@@ -1,5 +1,5 @@
-//! Proposes draft tokens before a step is planned: from n-grams of the text so far, or from a draft model where that is
-//! likely to save more time.
+//! Proposes draft tokens before a step is planned: from n-grams of the text so far, or from a draft model or the network's own layer for
+//! multi-token prediction where that is likely to save more time.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::text::scheduler::{DraftContext, ModelId, SequenceId};
 use crate::text::step_cost_model::SpeculationCosts;
 use crate::text::workload::TextWorkload;
 
-/// A sequence, the tokens that a draft model proposes for it, and the round that made them.
+/// A sequence, the tokens that are drafted for it, and the round that made them.
 type Drafted = (SequenceId, Vec<u32>, Round);
 
 /// A sequence for which a draft may pay.
@@ -63,19 +63,28 @@ impl TextWorkload {
         let Some(costs) = self.step_costs.speculation_costs(decoding) else { return };
         let active = self.active.iter_mut();
         let ngrams: Vec<_> = active.flat_map(|(id, request)| request.propose_ngrams(*id, &costs)).collect();
-        let drafts: Vec<(ModelId, Arc<DraftSlot>)> =
-            self.drafts.iter().filter(|(_, slot)| slot.is_loaded()).map(|(id, slot)| (*id, Arc::clone(slot))).collect();
         let mut state = queue.lock();
         ngrams.into_iter().for_each(|(id, tokens)| state.scheduler.propose(id, tokens));
+        drop(state);
+        self.propose_with_models(decoding, &costs);
+        self.propose_with_mtp(&costs);
+    }
+
+    /// Drafts with draft models. `decoding`: sequences that decode.
+    fn propose_with_models(&mut self, decoding: usize, costs: &SpeculationCosts) {
+        let drafts: Vec<(ModelId, Arc<DraftSlot>)> =
+            self.drafts.iter().filter(|(_, slot)| slot.is_loaded()).map(|(id, slot)| (*id, Arc::clone(slot))).collect();
+        let queue = Arc::clone(&self.queue);
+        let state = queue.lock();
         let candidates: Vec<_> =
-            drafts.iter().map(|(model, slot)| self.candidates(*model, slot, &state, &costs)).collect();
+            drafts.iter().map(|(model, slot)| self.candidates(*model, slot, &state, costs)).collect();
         drop(state);
         if candidates.iter().all(Vec::is_empty) {
             return;
         }
         let candidates = drafts.iter().zip(candidates);
         let candidates: Vec<_> =
-            candidates.map(|((_, slot), candidates)| retain_worthwhile(slot, candidates, &costs)).collect();
+            candidates.map(|((_, slot), candidates)| retain_worthwhile(slot, candidates, costs)).collect();
         let max_bytes = self.runtime.memory.available();
         let mut state = queue.lock();
         let sequences = candidates.into_iter().map(|candidates| reserve(candidates, &mut state, max_bytes));
@@ -86,7 +95,7 @@ impl TextWorkload {
         self.release(&released);
         let slice = self.step_costs.prefill_chunk(decoding, 0);
         let sequences = drafts.iter().zip(sequences).filter(|(_, sequences)| !sequences.is_empty());
-        let drafted = sequences.flat_map(|((_, slot), sequences)| self.draft(slot, sequences, slice, &costs));
+        let drafted = sequences.flat_map(|((_, slot), sequences)| self.draft(slot, sequences, slice, costs));
         let drafted: Vec<Drafted> = drafted.collect();
         self.propose_drafted(drafted);
     }
@@ -103,9 +112,9 @@ impl TextWorkload {
         let Some(draft_model) = slot.as_mut() else { return Vec::new() };
         let requests = self.active.iter_mut().filter(|(_, request)| request.model.key == model);
         let draft_states = requests.flat_map(|(id, request)| request.draft_states(*id));
-        let decoding: Vec<_> = draft_states.filter(|(id, _)| state.scheduler.is_decoding(*id)).collect();
+        let decoding: Vec<_> = draft_states.filter(|(id, ..)| state.scheduler.is_decoding(*id)).collect();
         let (count, mut candidates) = (decoding.len(), Vec::new());
-        for (id, draft) in decoding {
+        for (id, draft, _) in decoding {
             if let Some(round) = draft.last_round() {
                 draft_model.average.absorb(&round);
             }
@@ -141,7 +150,7 @@ impl TextWorkload {
         }
     }
 
-    fn propose_drafted(&mut self, drafted: Vec<Drafted>) {
+    pub(super) fn propose_drafted(&mut self, drafted: Vec<Drafted>) {
         let mut state = self.queue.lock();
         for (id, tokens, round) in drafted {
             if let Some(draft) = self.active.get_mut(&id.request).and_then(|one| one.draft_state_of(id.choice)) {
