@@ -112,6 +112,13 @@ const LLAMA: &str = "{% if tools %}Respond {\"name\": name, \"parameters\": valu
     {% for m in messages %}[{{ 'ipython' if m.role == 'tool' else m.role }}]{{ m.content }}{% endfor %}[assistant]";
 const MISTRAL: &str = "{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}{% endif %}\
     {% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}[TOOL_CALLS] {{ c.id }}{% endfor %}{% if m.tool_call_id is defined %}<{{ m.tool_call_id }}>{% endif %}{% endfor %}[assistant]";
+const GRANITE_3: &str = "{% if tools %}Respond only with <|tool_call|> followed by a JSON list.<|start_of_role|>available_tools<|end_of_role|>{{ tools | tojson }}{% endif %}\
+    {% for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{{ m.content }}{% endfor %}[assistant]";
+const NEMOTRON_2: &str = "{% if tools %}<AVAILABLE_TOOLS>{{ tools | tojson }}</AVAILABLE_TOOLS>{% endif %}\
+    {% for m in messages %}[{{ m.role }}]{{ m.content }}{% if m.tool_calls %}<TOOLCALL>[{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}]</TOOLCALL>{% endif %}{% endfor %}[assistant]";
+const LFM_2: &str = "{% if tools %}<|im_start|>system\nList of tools: <|tool_list_start|>{{ tools | tojson }}<|tool_list_end|>{% endif %}\
+    {% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'tool' %}<|tool_response_start|>{{ m.content }}<|tool_response_end|>{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n";
+const ALL: [&str; 7] = [crate::tiny_model::CHATML, HERMES, LLAMA, MISTRAL, GRANITE_3, NEMOTRON_2, LFM_2];
 
 fn family(template: &'static str) -> Rig {
     rig(&TinyModel { context: 2048, template: Some(template), ..TinyModel::default() }, |_| ())
@@ -139,7 +146,7 @@ fn check_calls(output: &ChoiceOutput) {
 
 #[tokio::test]
 async fn a_required_tool_call_is_a_call_and_nothing_else() {
-    for template in [crate::tiny_model::CHATML, HERMES, LLAMA, MISTRAL] {
+    for template in ALL {
         let rig = family(template);
         for (calling, parallel) in
             [(CallMode::Required, false), (CallMode::Required, true), (CallMode::Named("count".to_owned()), true)]
@@ -163,8 +170,39 @@ async fn a_required_tool_call_is_a_call_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn arguments_that_are_no_json_match_varied_schemas() {
+    let options = TinyModel { context: 8192, blocks: 1, width: 32, template: Some(LFM_2), ..TinyModel::default() };
+    let rig = rig(&options, |_| ());
+    let schemas: Vec<Value> = serde_json::from_str(include_str!("../../../../tests/fixtures/schemas.json")).unwrap();
+    // References lead to the root of the schema.
+    let schemas = schemas.iter().enumerate().filter(|(_, one)| !one.to_string().contains("\"$ref\""));
+    let mut checked = 0;
+    for (number, one) in schemas {
+        let parameters = json!({ "type": "object", "properties": { "first": { "type": ["boolean", "null"] }, "value": one },
+            "required": ["value"], "additionalProperties": false });
+        let validator = jsonschema::options().should_validate_formats(true).build(&parameters).unwrap();
+        let tools = Arc::new([tool("f", parameters)]);
+        let output_spec = OutputSpec { tools, calling: CallMode::Required, ..OutputSpec::default() };
+        let output_spec =
+            rig.model.compile_grammar(&output_spec).unwrap_or_else(|error| panic!("{number}: {error}\n{one}"));
+        let mut request = constrained(&rig, output_spec, number as u64);
+        (request.max_tokens, request.choices) = (8000, 2);
+        for output in rig.run(request).await {
+            let [(_, arguments)] = &output.calls[..] else { panic!("{number}: {output:?}") };
+            let value =
+                serde_json::from_str(arguments).unwrap_or_else(|error| panic!("{number}: {error}: {output:?}\n{one}"));
+            let errors: Vec<String> = validator.iter_errors(&value).map(|error| error.to_string()).collect();
+            assert!(errors.is_empty(), "{number}: {errors:?}\n{value}\n{one}");
+            assert_eq!(output.end, Some(FinishReason::ToolCalls));
+            checked += 1;
+        }
+    }
+    assert!(checked > 300, "{checked}");
+}
+
+#[tokio::test]
 async fn tool_choice_auto_gives_text_or_well_formed_calls() {
-    for template in [crate::tiny_model::CHATML, HERMES, LLAMA, MISTRAL] {
+    for template in ALL {
         let rig = family(template);
         let output_spec = OutputSpec { tools: two_tools(), parallel: true, ..OutputSpec::default() };
         for seed in 0..4 {
@@ -183,7 +221,15 @@ async fn the_start_of_a_tool_call_commits_the_model_to_one() {
         [&[("<tool_call>", 1)], &[("<tool_call>", 4)], &[("<tool_call>", 3), ("</tool_call>", 3)]];
     let mistral: &'static [(&'static str, i32)] = &[("[TOOL_CALLS]", 3)];
     let llama: &'static [(&'static str, i32)] = &[("<|python_tag|>", 3)];
+    let granite: [&'static [(&'static str, i32)]; 2] =
+        [&[("<|tool_call|>", 3)], &[("<tool_call>", 4), ("<|tool_call|>", 3)]];
+    let lfm: [&'static [(&'static str, i32)]; 2] =
+        [&[("<|tool_call_start|>", 1)], &[("<|tool_call_start|>", 3), ("<|tool_call_end|>", 3)]];
+    let nemotron: [&'static [(&'static str, i32)]; 2] =
+        [&[("<TOOLCALL>", 4)], &[("<TOOLCALL>", 3), ("</TOOLCALL>", 3)]];
     let cases = marked.map(|markers| (HERMES, markers)).into_iter().chain([(MISTRAL, mistral), (LLAMA, llama)]);
+    let cases = cases.chain(granite.map(|markers| (GRANITE_3, markers)));
+    let cases = cases.chain(lfm.map(|markers| (LFM_2, markers))).chain(nemotron.map(|markers| (NEMOTRON_2, markers)));
     for (template, markers) in cases {
         let options = TinyModel { context: 2048, template: Some(template), markers, ..TinyModel::default() };
         let rig = rig(&options, |_| ());
@@ -201,7 +247,8 @@ async fn the_start_of_a_tool_call_commits_the_model_to_one() {
                 continue;
             }
             assert_eq!(output.end, Some(FinishReason::ToolCalls), "{output:?}");
-            assert!(!output.text.contains("<tool_call") && !output.text.contains("TOOL_CALLS"), "{output:?}");
+            let openings = ["<tool_call", "TOOL_CALLS", "<|tool_call", "<TOOLCALL"];
+            assert!(!openings.iter().any(|opening| output.text.contains(opening)), "{output:?}");
             check_calls(&output);
         }
     }

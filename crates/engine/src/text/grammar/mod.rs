@@ -15,13 +15,13 @@
 mod error;
 mod gbnf;
 mod json_string;
+mod parameters;
 mod part;
 mod regex_escape;
 mod rejection;
 mod schema;
 mod source;
 mod state;
-mod tagged_parameters;
 mod vocabulary;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -27,13 +27,16 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+pub(super) use self::control_characters::is_written;
 pub(super) use self::leave_open::{open, remove_keyword, suspects};
 use self::merged_constraints::MAX_NESTED_STEPS;
 pub(super) use self::multiples::Multiples;
-use self::references::{resolve, segments};
+pub(super) use self::references::resolve;
+use self::references::segments;
 pub(super) use self::schema_error::SchemaError;
 use self::schema_error::{Fault, invalid, unenforceable, unenforceable_schema};
-use self::subschemas::{child, count_of};
+pub(super) use self::subschemas::child;
+use self::subschemas::count_of;
 use outpost_common::display::shorten;
 
 /// Max nesting of schemas, which bounds the compiler's recursion, and max number of subschemas.

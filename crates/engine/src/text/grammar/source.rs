@@ -7,11 +7,13 @@ use serde_json::json;
 
 use super::error::GrammarError;
 use super::json_string;
+use super::parameters::{self, ParameterGrammar};
 use super::part::{Part, Unenforced, object_schema};
 use super::regex_escape::{escape, quote, without_anchors};
 use super::schema::{Multiples, WHITE_SPACE};
-use super::tagged_parameters::{TAGGED_RULES, TaggedParameters};
-use crate::text::tools::{CallFormat, CallSyntax, InputFormat, OutputSpec, PYTHON, TextFormat, Tool, bare_call};
+use crate::text::tools::{
+    ArgumentStyle, CallFormat, CallSyntax, InputFormat, OutputSpec, PYTHON, TextFormat, Tool, bare_call,
+};
 
 /// Max calls per choice: a small model may otherwise call tools endlessly.
 const MAX_CALLS: usize = 16;
@@ -43,26 +45,32 @@ pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<So
         schemas.extend(text_schema(spec, &mut multiples)?);
     }
     let text = if has_text { text_grammar(&spec.text)? } else { None };
-    let (mut inputs, mut unenforced, mut tagged) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut inputs, mut unenforced, mut rules) = (Vec::new(), Vec::new(), String::new());
     let Some(syntax) = syntax else { return Ok(Source { lark: None, text, schemas, inputs, unenforced }) };
+    let style = syntax.format.notation().arguments;
+    let (mut expressions, mut nested) = (Vec::new(), 0);
     for (index, tool) in &syntax.callable {
-        match &tool.input {
-            _ if syntax.format.has_tagged_parameters() => {
-                let parameters = TaggedParameters::new(*index, tool, &mut multiples)?;
-                schemas.extend(parameters.schemas);
-                inputs.extend(parameters.input.map(|grammar| (*index, grammar)));
-                unenforced.extend(parameters.unenforced);
-                tagged.push(parameters.rule);
+        if style == ArgumentStyle::Json {
+            match &tool.input {
+                None => schemas.push(arguments(*index, tool, &mut multiples)?),
+                Some(format) => inputs.push((*index, input(*index, format)?)),
             }
-            None => schemas.push(parameters(*index, tool, &mut multiples)?),
-            Some(format) => inputs.push((*index, input(*index, format)?)),
+            expressions.push(format!("@{}", arguments_name(*index)));
+        } else {
+            let parameters = ParameterGrammar::new(style, *index, tool, &mut nested, &mut multiples)?;
+            schemas.extend(parameters.schemas);
+            inputs.extend(parameters.input.map(|grammar| (*index, grammar)));
+            unenforced.extend(parameters.unenforced);
+            rules.push_str(&parameters.rules);
+            expressions.push(parameters.expression);
         }
     }
+    rules.push_str(&parameters::shared_rules(style));
     if syntax.format == CallFormat::Llama && !syntax.call_required && !matches!(spec.text, TextFormat::Free) {
         let what = "This model starts tool calls the same way as JSON text, so a format of the text cannot be combined with optional tools. Set tool_choice to \"required\" or \"none\", or omit the format.";
         return Err(GrammarError::Combination(what.to_owned()));
     }
-    Ok(Source { lark: Some(lark(syntax, &tagged)), text, schemas, inputs, unenforced })
+    Ok(Source { lark: Some(lark(syntax, &expressions) + &rules), text, schemas, inputs, unenforced })
 }
 
 fn text_schema(spec: &OutputSpec, multiples: &mut Multiples) -> Result<Option<Part>, GrammarError> {
@@ -107,58 +115,56 @@ fn arguments_name(index: usize) -> String {
 }
 
 /// The schema of a tool's arguments: always an object, an empty one if the tool takes none.
-fn parameters(index: usize, tool: &Tool, multiples: &mut Multiples) -> Result<Part, GrammarError> {
+fn arguments(index: usize, tool: &Tool, multiples: &mut Multiples) -> Result<Part, GrammarError> {
     let schema = object_schema(index, tool)?;
     Part::new(arguments_name(index), &schema, String::new(), tool.strict, Some(index), multiples)
 }
 
-/// Lark rules for text, calls, or both. `tagged`: the rule of each tool's parameters, if they are no JSON.
-fn lark(syntax: &CallSyntax, tagged: &[String]) -> String {
-    let format = syntax.format;
-    let opening = literal(format.opening(), syntax);
-    let lead = literal(format.lead(), syntax);
+/// Lark rules for text, calls, or both. `arguments`: the expression of each tool's arguments.
+fn lark(syntax: &CallSyntax, arguments: &[String]) -> String {
+    let notation = syntax.format.notation();
+    let openings: Vec<String> = notation.openings.iter().map(|opening| literal(opening, syntax)).collect();
+    let lead = literal(notation.lead, syntax);
     let several = if syntax.parallel { format!("(separator call){{0,{}}}", MAX_CALLS - 1) } else { String::new() };
     let mut out = String::from("%llguidance {}\n");
     let mut rule = |name: &str, body: &str| {
         let _ = writeln!(out, "{name}: {body}");
     };
-    rule("start", &start(syntax, &opening));
-    rule("calls", &format!("{lead} call {several} {}", literal(format.closing(), syntax)));
-    if let (true, Some(separator)) = (syntax.parallel, format.separator()) {
+    rule("start", &start(syntax, &format!("({})", openings.join(" | "))));
+    rule("calls", &format!("{lead} call {several} {}", literal(notation.closing, syntax)));
+    if let (true, Some(separator)) = (syntax.parallel, notation.separator) {
         rule("separator", &literal(separator, syntax));
     }
     let names: Vec<String> = syntax.callable.iter().map(|(index, _)| format!("call_{index}")).collect();
     rule("call", &names.join(" | "));
-    let tail = literal(format.tail(), syntax);
-    for (place, (index, tool)) in syntax.callable.iter().enumerate() {
-        let arguments = tagged.get(place).cloned().unwrap_or_else(|| format!("@arguments_{index}"));
-        rule(&format!("call_{index}"), &format!("{} {arguments} {tail}", quote(&format.head(&tool.name))));
+    let tail = literal(notation.tail, syntax);
+    for ((index, tool), arguments) in syntax.callable.iter().zip(arguments) {
+        rule(&format!("call_{index}"), &format!("{} {arguments} {tail}", quote(&notation.head(&tool.name))));
     }
-    if !tagged.is_empty() {
-        out.push_str(TAGGED_RULES);
+    if syntax.free_text && !notation.openings.is_empty() {
+        out.push_str(&plain(syntax));
     }
     if syntax.bare {
-        plain(syntax, &opening, &mut out);
         bare_calls(syntax, &mut out);
-    } else if syntax.free_text && format.has_tagged_parameters() {
-        plain(syntax, &opening, &mut out);
-    } else if format == CallFormat::Llama && !syntax.call_required {
+    } else if syntax.format == CallFormat::Llama && !syntax.call_required {
         out.push_str("TEXT: /(?s:.*)/ & ~/[ \\n\\r\\t]*\\{\"name\"(?s:.*)/\n");
     }
     out
 }
 
-/// Text, optionally followed by calls. The text never contains the format's opening, which is a separate lexeme.
-fn plain(syntax: &CallSyntax, opening: &str, out: &mut String) {
-    let rules = match syntax.opening_id() {
-        Some(_) => format!("plain: TEXT | TEXT {opening} calls\nTEXT: /(?s:.*)/\n"),
-        None => {
-            let opening = escape(syntax.format.opening());
-            let lexemes = format!("until[lazy]: /(?s:.*){opening}/\nTEXT: /(?s:.*)/ & ~/(?s:.*){opening}(?s:.*)/\n");
-            format!("plain: TEXT | until calls\n{lexemes}")
-        }
-    };
-    out.push_str(&rules);
+/// Text, optionally followed by calls. Openings that are text end it, as a separate lexeme.
+fn plain(syntax: &CallSyntax) -> String {
+    let mut plain = "plain: TEXT".to_owned();
+    for id in syntax.opening_ids() {
+        let _ = write!(plain, " | TEXT <[{id}]> calls");
+    }
+    let openings: Vec<String> = syntax.opening_texts().into_iter().map(escape).collect();
+    if openings.is_empty() {
+        return format!("{plain}\nTEXT: /(?s:.*)/\n");
+    }
+    let opening = openings.join("|");
+    let lexemes = format!("until[lazy]: /(?s:.*)({opening})/\nTEXT: /(?s:.*)/ & ~/(?s:.*)({opening})(?s:.*)/\n");
+    format!("{plain} | until calls\n{lexemes}")
 }
 
 /// Calls without the format's opening. A lazy lexeme ends at its first match: the output may be text up to where a

@@ -8,7 +8,7 @@ use serde_json::json;
 use toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 
 use super::{compile, factory, parse, source};
-use crate::text::tools::{CallFormat, CallParser, CallSyntax, OutputSpec, TextFormat, Tool};
+use crate::text::tools::{CallFormat, CallParser, CallSyntax, InputFormat, OutputSpec, TextFormat, Tool};
 
 /// A vocabulary with one token per byte, an end-of-sequence token and these words.
 const END: u32 = 256;
@@ -47,7 +47,7 @@ fn syntax(format: CallFormat, parallel: bool) -> CallSyntax {
         callable,
         call_required: false,
         free_text: true,
-        bare: matches!(format, CallFormat::Hermes | CallFormat::Mistral),
+        bare: format.notation().allows_bare_calls(),
         parallel,
     }
 }
@@ -93,7 +93,7 @@ fn calls_without_an_opening_match_their_schema() {
     for lead in ["", " \n", "```json\n", "```\n", "\n```json \r\n\t", "{"] {
         for (blank, key) in [("", "arguments"), (" ", "parameters"), ("\n  ", "arguments")] {
             let head = format!("{lead}{{{blank}\"name\":{blank}\"get_weather\",{blank}\"{key}\":{blank}");
-            for format in [CallFormat::Hermes, CallFormat::Mistral] {
+            for format in [CallFormat::Hermes, CallFormat::Mistral, CallFormat::Granite3, CallFormat::Nemotron2] {
                 let call = format!("{head}{{\"city\": \"Paris\"{blank}}}{blank}}}");
                 assert_eq!(accepted(format, true, &call), (call.len(), true), "{call:?}");
                 for wrong in ["5", "{\"town\"", "{\"city\": 5", "{}", "\"{", "{\"city\": \"Paris\"}, "] {
@@ -481,4 +481,232 @@ fn what_tags_cannot_enforce_is_reported_or_refused() {
     let paths: Vec<String> = build(false).unwrap().unenforced().into_iter().map(|part| part.path).collect();
     assert_eq!(paths, [".properties.c.uniqueItems", ".minProperties", ".properties.a.pattern", ".properties.b"]);
     assert!(build(true).is_err());
+}
+
+#[test]
+fn calls_are_a_list_of_json_after_a_marker() {
+    for (format, opening, closing) in [
+        (CallFormat::Mistral, "[TOOL_CALLS] [", "]"),
+        (CallFormat::Granite3, "<|tool_call|>[", "]"),
+        (CallFormat::Granite3, "<tool_call>[", "]"),
+        (CallFormat::Nemotron2, "<TOOLCALL>[", "]</TOOLCALL>"),
+    ] {
+        let one = "{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}";
+        for text in [format!("{opening}{one}{closing}"), format!("Text {opening}{one}, {one}{closing}")] {
+            assert_eq!(accepted(format, true, &text), (text.len(), true), "{text}");
+            let other = text.replace("city", "town");
+            assert_eq!(accepted(format, true, &other), (other.find("town").unwrap(), false), "{other}");
+        }
+        let after = format!("{opening}{one}{closing}x");
+        assert_eq!(accepted(format, true, &after).0, after.len() - 1);
+        let free = "Text with [{\"name\": \"get_weather\"}] and tool_call";
+        assert_eq!(accepted(format, true, free), (free.len(), true));
+    }
+}
+
+/// The syntax of a single tool `f` with these parameters, written as Python writes them.
+fn python(parameters: serde_json::Value, strict: bool) -> CallSyntax {
+    let mut syntax = syntax(CallFormat::Lfm2, true);
+    syntax.callable.truncate(1);
+    let definition = json!({ "function": { "name": "f", "parameters": parameters } });
+    syntax.callable[0].1 = Tool { name: "f".to_owned(), definition, strict, input: None };
+    syntax
+}
+
+/// What the grammar of a tool with this schema accepts. Arguments that it accepts are read by the parser, and valid.
+fn check_python(schema: &serde_json::Value, right: &[&str], wrong: &[&str]) {
+    let syntax = python(schema.clone(), true);
+    let validator = jsonschema::validator_for(schema).unwrap();
+    let start = matcher(&syntax);
+    let call = |arguments: &str| format!("Text <|tool_call_start|>[f({arguments})]<|tool_call_end|>");
+    for arguments in right {
+        let text = call(arguments);
+        assert_eq!(read(&mut start.deep_clone(), &text), (text.len(), true), "{text} {schema}");
+        let mut parser = CallParser::new(Arc::new(syntax.clone()));
+        let json: String = parser.push(0, &text).calls.into_iter().map(|delta| delta.arguments).collect();
+        let value = serde_json::from_str(&json).unwrap_or_else(|error| panic!("{error}: {json}"));
+        assert!(validator.is_valid(&value), "{json} {schema}");
+    }
+    for arguments in wrong {
+        let text = call(arguments);
+        assert_ne!(read(&mut start.deep_clone(), &text), (text.len(), true), "{text} {schema}");
+    }
+}
+
+#[test]
+fn keyword_arguments_match_their_schemas() {
+    let object = |properties: serde_json::Value, required: &[&str]| {
+        let mut schema = json!({ "type": "object", "additionalProperties": false });
+        (schema["properties"], schema["required"]) = (properties, json!(required));
+        schema
+    };
+    let one = |schema: serde_json::Value| object(json!({ "a": schema }), &["a"]);
+    check_python(
+        &object(
+            json!({ "city": { "type": "string" }, "days": { "type": "integer" }, "exact": { "type": "boolean" } }),
+            &["days"],
+        ),
+        &["city=\"St. \\\"x\\\"\", days=3, exact=True", "city='it\\'s', days=-1", "days=0,exact=False", "days=10"],
+        &[
+            "",
+            "city='x'",
+            "days=3, city='x'",
+            "days=1.5",
+            "days='3'",
+            "days=3, exact=true",
+            "days=3,",
+            "town='x', days=3",
+            "days=03",
+            "3",
+        ],
+    );
+    check_python(
+        &object(json!({ "a": { "type": "number" }, "b": { "type": "null" }, "c": { "const": "x" } }), &[]),
+        &["", "a=1.5e3", "b=None", "c='x'", "a=1, b=None, c=\"x\"", "a=1, c='x'", "b=None, c='x'"],
+        &["b=null", "c='y'", "b=None, a=1", "a=1 b=None", ", a=1", "a=1, a=1"],
+    );
+    check_python(
+        &one(json!({ "enum": ["C", "F's", 1, true, null, [1, false]] })),
+        &["a='C'", "a=\"C\"", "a=\"F's\"", "a=1", "a=True", "a=None", "a=[1, False]"],
+        &["a='K'", "a='F's'", "a=12", "a=true", "a=[1]"],
+    );
+    check_python(
+        &one(json!({ "type": ["array", "null"], "items": { "type": "boolean" }, "minItems": 1, "maxItems": 2 })),
+        &["a=None", "a=[True]", "a=[True, False]"],
+        &["a=[]", "a=[True, True, True]", "a=[1]", "a=[true]", "a=[True,]"],
+    );
+    let nested = object(json!({ "x": { "type": ["string", "null"] }, "y": { "type": "integer" } }), &["x"]);
+    check_python(
+        &one(json!({ "type": "array", "items": nested })),
+        &["a=[]", "a=[{\"x\": \"s\"}, {'x': None, 'y': 2}]"],
+        &["a=[{}]", "a=[{'y': 2}]", "a=[{'x': 's', 'z': 1}]", "a=[{x: 's'}]", "a={}"],
+    );
+    let mut union = one(json!({ "anyOf": [{ "$ref": "#/$defs/unit" }, { "type": "number" }], "description": "Any." }));
+    union["$defs"] = json!({ "unit": { "enum": ["C", "F"] } });
+    check_python(&union, &["a='C'", "a=\"F\"", "a=2.5"], &["a='K'", "a=None"]);
+    check_python(
+        &one(json!({ "type": "object", "additionalProperties": { "type": "integer" } })),
+        &["a={}", "a={\"x\": 1, 'y z': 2}"],
+        &["a={'x': 'y'}", "a={x: 1}", "a=[]"],
+    );
+    check_python(
+        &object(json!({ "a": {}, "b": { "type": "object" }, "c": { "type": "array" } }), &["a", "b", "c"]),
+        &["a='x', b={}, c=[]", "a=[{'k': [1, None]}], b={'x': {\"y\": True}}, c=['x', 1.5]"],
+        &["a=x, b={}, c=[]", "a=(1,), b={}, c=[]", "a=1, b=[], c=[]", "a='\n', b={}, c=[]"],
+    );
+}
+
+#[test]
+fn values_with_other_constraints_are_written_as_json() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "day": { "type": ["string", "null"], "pattern": "^[A-Z][a-z]+$" },
+            "n": { "type": "integer", "minimum": 1, "maximum": 9 },
+            "tree": { "$ref": "#/$defs/tree" },
+            "pair": { "type": "array", "prefixItems": [{ "type": "integer" }, { "type": "boolean" }], "items": false, "minItems": 2 },
+        },
+        "required": ["day", "n"],
+        "additionalProperties": false,
+        "$defs": { "tree": { "type": "object", "properties": { "of": { "type": "array", "items": { "$ref": "#/$defs/tree" } } },
+            "additionalProperties": false } },
+    });
+    check_python(
+        &schema,
+        &["day=\"Monday\", n=5", "day=None, n=1, tree={\"of\": [{}, {\"of\": []}]}", "day=None, n=2, pair=[1, true]"],
+        &[
+            "day=\"monday\", n=5",
+            "day='Monday', n=5",
+            "day=None, n=10",
+            "day=None, n=2, tree={\"of\": [1]}",
+            "day=None, n=2, pair=[1, 2]",
+        ],
+    );
+}
+
+#[test]
+fn schemas_that_no_literal_covers_do_not_stop_the_others() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "none": false,
+            "pair": { "type": "object", "properties": { "x": { "type": "integer" }, "y": false } },
+            "node": { "anyOf": [{ "$ref": "#/$defs/node" }, { "type": "null" }] },
+            "last": { "type": ["boolean", "null"] },
+        },
+        "$defs": { "node": { "type": "object", "properties": { "next": { "anyOf": [{ "$ref": "#/$defs/node" }, { "type": "null" }] } },
+            "required": ["next"], "additionalProperties": false } },
+    });
+    check_python(
+        &schema,
+        &["pair={\"x\": 1}, node={\"next\": {\"next\": null}}, last=None", "node=null, last=True"],
+        &["none=1", "pair={\"y\": 1}", "node={\"next\": 1}", "node={}", "last=1"],
+    );
+}
+
+#[test]
+fn what_keyword_arguments_cannot_enforce_is_reported_or_refused() {
+    let build = |schema: &serde_json::Value, strict| {
+        source::build(&OutputSpec::default(), Some(&python(schema.clone(), strict)))
+    };
+    let schema = json!({
+        "type": "object",
+        "properties": { "a": { "type": "array", "items": { "type": "array", "uniqueItems": true } } },
+        "minProperties": 1,
+    });
+    let paths: Vec<String> = build(&schema, false).unwrap().unenforced().into_iter().map(|part| part.path).collect();
+    assert_eq!(paths, [".properties.a.items.uniqueItems", ".minProperties"]);
+    assert!(build(&schema, true).is_err());
+    for name in ["a b", "a=b", "", "(", "'a'"] {
+        assert!(build(&json!({ "type": "object", "properties": { name: {} } }), false).is_err(), "{name}");
+    }
+    for name in ["from", "$filter", "x-y", "a.b", "ä"] {
+        assert!(build(&json!({ "type": "object", "properties": { name: {} } }), true).is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn a_tool_without_described_parameters_takes_any_or_none() {
+    for (schema, right, wrong) in [
+        (json!({ "type": "object" }), vec!["", "a=1", "a='x', b_2=[None]"], vec!["1", "a", "=1"]),
+        (json!({ "type": "object", "properties": {}, "additionalProperties": false }), vec![""], vec!["a=1"]),
+    ] {
+        check_python(&schema, &right, &wrong);
+    }
+}
+
+#[test]
+fn the_input_of_a_custom_tool_is_a_keyword_argument() {
+    for (input, right, wrong) in [
+        (InputFormat::Text, vec!["", "a\n\"b\" 'c'"], vec![]),
+        (InputFormat::Regex("[a-c\\n]+".to_owned()), vec!["ab\nc"], vec!["", "d"]),
+        (InputFormat::Lark("start: \"a\" | \"\\\"\"".to_owned()), vec!["a", "\""], vec!["b"]),
+    ] {
+        let mut syntax = python(json!({}), false);
+        syntax.callable[0].1.input = Some(input);
+        let start = matcher(&syntax);
+        for (input, is_right) in
+            right.into_iter().map(|text| (text, true)).chain(wrong.into_iter().map(|text| (text, false)))
+        {
+            let text = format!("<|tool_call_start|>[f(input={})]<|tool_call_end|>", serde_json::Value::from(input));
+            assert_eq!(read(&mut start.deep_clone(), &text) == (text.len(), true), is_right, "{text}");
+            let mut parser = CallParser::new(Arc::new(syntax.clone()));
+            let json: String = parser.push(0, &text).calls.into_iter().map(|delta| delta.arguments).collect();
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap(), json!({ "input": input }));
+        }
+    }
+}
+
+#[test]
+fn many_tools_and_optional_parameters_stay_within_the_step_limits() {
+    let properties: serde_json::Map<_, _> =
+        (0..500).map(|at| (format!("option_{at}"), json!({ "type": ["boolean", "null"] }))).collect();
+    let one = python(json!({ "type": "object", "properties": properties, "additionalProperties": false }), true);
+    let text = "<|tool_call_start|>[f(option_0=True, option_7=None, option_499=False)]<|tool_call_end|>";
+    assert_eq!(read(&mut matcher(&one), text), (text.len(), true));
+    let mut many = many();
+    many.format = CallFormat::Lfm2;
+    many.bare = false;
+    let text = "<|tool_call_start|>[look_up_99(city='Rome'), make_14(city=\"Oslo\")]<|tool_call_end|>";
+    assert_eq!(read(&mut matcher(&many), text), (text.len(), true));
 }

@@ -9,16 +9,108 @@ use crate::tokenizer::Vocabulary;
 /// How a model family writes tool calls. Detected from its chat template, which shows the format to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CallFormat {
-    /// `<tool_call>\n{"name": …, "arguments": …}\n</tool_call>` (Hermes, Qwen 2.5 and 3).
+    /// `<tool_call>\n{"name": …, "arguments": …}\n</tool_call>` (Hermes, Qwen 2.5 and 3, Granite 4).
     Hermes,
     /// `{"name": …, "parameters": …}` as the whole answer (Llama 3.1 to 3.3).
     Llama,
     /// `[TOOL_CALLS] [{"name": …, "arguments": …}]` (Mistral up to 2024).
     Mistral,
+    /// `<|tool_call|>[{"name": …, "arguments": …}]` (Granite 3).
+    Granite3,
+    /// `<TOOLCALL>[{"name": …, "arguments": …}]</TOOLCALL>` (Nemotron 2, and Nemotron models made from Llama).
+    Nemotron2,
     /// `<tool_call>\n<function=…>\n<parameter=…>\n…\n</parameter>\n</function>\n</tool_call>` (Qwen3-Coder, Qwen 3.5,
     /// Nemotron 3).
     Qwen3Coder,
+    /// `<|tool_call_start|>[name(parameter="…")]<|tool_call_end|>` (LFM2 and LFM2.5).
+    Lfm2,
 }
+
+/// How arguments are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArgumentStyle {
+    Json,
+    /// [Parameter by parameter](super::parameters), each between tags.
+    Tagged,
+    /// As [Python](super::python) writes the keyword arguments of a call.
+    Python,
+}
+
+/// The texts of a format, in their order.
+pub struct Notation {
+    /// Markers that end text and start calls, the usual one first. Empty if calls can only start the output.
+    pub openings: &'static [&'static str],
+    /// Between the opening and the first call.
+    pub lead: &'static str,
+    /// In a call before its name, and between its name and its arguments.
+    head: (&'static str, &'static str),
+    pub arguments: ArgumentStyle,
+    /// In a call after its arguments.
+    pub tail: &'static str,
+    /// Between calls; `None` if there can be only one.
+    pub separator: Option<&'static str>,
+    /// After the last call.
+    pub closing: &'static str,
+    /// Further markers that are control tokens in some vocabularies, as the openings may be.
+    other_markers: &'static [&'static str],
+}
+
+/// The head of a call that is JSON.
+const JSON_HEAD: (&str, &str) = ("{\"name\": \"", "\", \"arguments\": ");
+
+const HERMES: Notation = Notation {
+    openings: &["<tool_call>"],
+    lead: "\n",
+    head: JSON_HEAD,
+    arguments: ArgumentStyle::Json,
+    tail: "}\n</tool_call>",
+    separator: Some("\n<tool_call>\n"),
+    closing: "",
+    other_markers: &["</tool_call>"],
+};
+const LLAMA: Notation = Notation {
+    openings: &[],
+    lead: "",
+    head: ("{\"name\": \"", "\", \"parameters\": "),
+    tail: "}",
+    separator: None,
+    other_markers: &[PYTHON],
+    ..HERMES
+};
+const MISTRAL: Notation = Notation {
+    openings: &["[TOOL_CALLS]"],
+    lead: " [",
+    tail: "}",
+    separator: Some(", "),
+    closing: "]",
+    other_markers: &[],
+    ..HERMES
+};
+/// Templates of all versions show the token, but Granite 3.1 was trained on the tag.
+const GRANITE_3: Notation = Notation { openings: &["<|tool_call|>", "<tool_call>"], lead: "[", ..MISTRAL };
+const NEMOTRON_2: Notation = Notation {
+    openings: &["<TOOLCALL>"],
+    lead: "[",
+    closing: "]</TOOLCALL>",
+    other_markers: &["</TOOLCALL>"],
+    ..MISTRAL
+};
+const QWEN_3_CODER: Notation = Notation {
+    head: ("<function=", ">\n"),
+    arguments: ArgumentStyle::Tagged,
+    tail: "</function>\n</tool_call>",
+    ..HERMES
+};
+const LFM_2: Notation = Notation {
+    openings: &["<|tool_call_start|>"],
+    lead: "[",
+    head: ("", "("),
+    arguments: ArgumentStyle::Python,
+    tail: ")",
+    separator: Some(", "),
+    closing: "]<|tool_call_end|>",
+    other_markers: &["<|tool_call_end|>"],
+};
 
 impl CallFormat {
     /// `None`: the template does not support tools, or in none of these formats.
@@ -32,6 +124,13 @@ impl CallFormat {
             Some(Self::Qwen3Coder)
         } else if has("[TOOL_CALLS]") && !has("[ARGS]") {
             Some(Self::Mistral)
+        } else if has("<TOOLCALL>") {
+            Some(Self::Nemotron2)
+        } else if has("<|tool_call|>") && has("<|start_of_role|>") {
+            Some(Self::Granite3)
+        // Some templates of LFM2 and LFM2.5 show only the list of tools.
+        } else if has("<|tool_call_start|>") || (has("List of tools: ") && has("<|im_start|>")) {
+            Some(Self::Lfm2)
         } else if has("\"parameters\": ") && (has("<|python_tag|>") || has("ipython")) {
             Some(Self::Llama)
         } else {
@@ -39,68 +138,28 @@ impl CallFormat {
         }
     }
 
-    /// The marker that ends text and starts calls. Empty if calls can only start the output.
-    pub fn opening(self) -> &'static str {
+    pub fn notation(self) -> &'static Notation {
         match self {
-            Self::Hermes | Self::Qwen3Coder => "<tool_call>",
-            Self::Llama => "",
-            Self::Mistral => "[TOOL_CALLS]",
+            Self::Hermes => &HERMES,
+            Self::Llama => &LLAMA,
+            Self::Mistral => &MISTRAL,
+            Self::Granite3 => &GRANITE_3,
+            Self::Nemotron2 => &NEMOTRON_2,
+            Self::Qwen3Coder => &QWEN_3_CODER,
+            Self::Lfm2 => &LFM_2,
         }
     }
+}
 
-    /// Between the opening and the first call.
-    pub fn lead(self) -> &'static str {
-        match self {
-            Self::Hermes | Self::Qwen3Coder => "\n",
-            Self::Llama => "",
-            Self::Mistral => " [",
-        }
+impl Notation {
+    /// A call up to its arguments.
+    pub fn head(&self, name: &str) -> String {
+        format!("{}{name}{}", self.head.0, self.head.1)
     }
 
-    /// Whether arguments are written [parameter by parameter](super::parameters), and not as JSON.
-    pub fn has_tagged_parameters(self) -> bool {
-        self == Self::Qwen3Coder
-    }
-
-    /// A call up to its arguments. No head is a prefix of another, as the name has an end.
-    pub fn head(self, name: &str) -> String {
-        if self == Self::Qwen3Coder {
-            return format!("<function={name}>\n");
-        }
-        let arguments = if self == Self::Llama { "parameters" } else { "arguments" };
-        format!("{{\"name\": \"{name}\", \"{arguments}\": ")
-    }
-
-    /// A call after its arguments.
-    pub fn tail(self) -> &'static str {
-        match self {
-            Self::Hermes => "}\n</tool_call>",
-            Self::Llama | Self::Mistral => "}",
-            Self::Qwen3Coder => "</function>\n</tool_call>",
-        }
-    }
-
-    /// Between calls; `None` if there can be only one.
-    pub fn separator(self) -> Option<&'static str> {
-        match self {
-            Self::Hermes | Self::Qwen3Coder => Some("\n<tool_call>\n"),
-            Self::Llama => None,
-            Self::Mistral => Some(", "),
-        }
-    }
-
-    /// After the last call.
-    pub fn closing(self) -> &'static str {
-        if self == Self::Mistral { "]" } else { "" }
-    }
-
-    /// Markers that are control tokens in some vocabularies.
-    fn control_texts(self) -> &'static [&'static str] {
-        match self {
-            Self::Hermes | Self::Qwen3Coder => &["<tool_call>", "</tool_call>"],
-            Self::Llama => &[PYTHON],
-            Self::Mistral => &["[TOOL_CALLS]"],
-        }
+    /// Whether the output may also begin with a call without its opening, see [`super::bare_call`].
+    pub fn allows_bare_calls(&self) -> bool {
+        self.arguments == ArgumentStyle::Json && !self.openings.is_empty()
     }
 }
 
@@ -133,8 +192,9 @@ impl CallSyntax {
             _ => true,
         };
         let callable: Vec<_> = spec.tools.iter().cloned().enumerate().filter(|(_, tool)| is_callable(tool)).collect();
-        let control_tokens =
-            format.control_texts().iter().filter_map(|text| tokens.control_id(text).map(|id| (*text, id)));
+        let notation = format.notation();
+        let markers = notation.openings.iter().chain(notation.other_markers);
+        let control_tokens = markers.filter_map(|text| tokens.control_id(text).map(|id| (*text, id)));
         let call_required = spec.calling != CallMode::Auto;
         let free_text = !call_required && matches!(spec.text, TextFormat::Free);
         (!callable.is_empty()).then(|| Self {
@@ -143,14 +203,71 @@ impl CallSyntax {
             callable,
             call_required,
             free_text,
-            bare: free_text && matches!(format, CallFormat::Hermes | CallFormat::Mistral),
-            parallel: spec.parallel && format.separator().is_some() && !matches!(spec.calling, CallMode::Named(_)),
+            bare: free_text && notation.allows_bare_calls(),
+            parallel: spec.parallel && notation.separator.is_some() && !matches!(spec.calling, CallMode::Named(_)),
         })
     }
 
-    /// The control token that opens calls.
-    pub fn opening_id(&self) -> Option<u32> {
-        let opening = if self.format == CallFormat::Llama { PYTHON } else { self.format.opening() };
-        self.control_tokens.iter().find(|(text, _)| *text == opening).map(|(_, id)| *id)
+    /// The control tokens that open calls.
+    pub fn opening_ids(&self) -> impl Iterator<Item = u32> {
+        let opens = |text: &str| text == PYTHON || self.format.notation().openings.contains(&text);
+        self.control_tokens.iter().filter(move |(text, _)| opens(text)).map(|(_, id)| *id)
+    }
+
+    /// The openings that are no control tokens.
+    pub fn opening_texts(&self) -> Vec<&'static str> {
+        let is_control = |text: &str| self.control_tokens.iter().any(|(control, _)| *control == text);
+        self.format.notation().openings.iter().copied().filter(|text| !is_control(text)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CallFormat;
+
+    /// The parts of the families' templates that show the format.
+    #[test]
+    fn a_format_is_recognized_by_its_template() {
+        let granite_4 = "{%- set suffix = 'For each tool call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:\\n<tool_call>\\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\\n</tool_call>.' %}{%- for tool in tools %}{{ tool | tojson }}{%- endfor %}{{- '<|start_of_role|>system<|end_of_role|>' }}";
+        for (format, template) in [
+            (Some(CallFormat::Hermes), granite_4),
+            (
+                Some(CallFormat::Qwen3Coder),
+                "{% for tool in tools %}{% endfor %}<tool_call>\\n<function=example>\\n<parameter=a>\\nvalue\\n</parameter>",
+            ),
+            (Some(CallFormat::Mistral), "[AVAILABLE_TOOLS]{{ tools }}[/AVAILABLE_TOOLS]{{ '[TOOL_CALLS] [' }}"),
+            (None, "{{ tools }}[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}"),
+            (
+                Some(CallFormat::Llama),
+                "{{ tools }}Respond in the format {\"name\": function name, \"parameters\": dictionary}.<|start_header_id|>ipython",
+            ),
+            (
+                Some(CallFormat::Granite3),
+                "{%- elif tools %}When a tool is required to answer the user's query, respond only with <|tool_call|> followed by a JSON list of tools used.{% endif %}{{- '<|start_of_role|>system<|end_of_role|>' }}",
+            ),
+            // Phi-4-mini.
+            (None, "{{ tools }}<|tool_call|>[{{ calls }}]<|/tool_call|><|end|>"),
+            (
+                Some(CallFormat::Nemotron2),
+                "{%- if tools -%}{{- '<AVAILABLE_TOOLS>[' -}}{{- '<TOOLCALL>[{{\"name\": \"tool_name1\", \"arguments\": \"tool_args1\"}}]</TOOLCALL>' -}}{%- endif -%}",
+            ),
+            // LFM2, and LFM2.5 in two versions.
+            (
+                Some(CallFormat::Lfm2),
+                "{{- \"<|im_start|>system\\n\" + \"List of tools: <|tool_list_start|>[\" -}}{%- for tool in tools -%}{%- endfor -%}",
+            ),
+            (
+                Some(CallFormat::Lfm2),
+                "{%- for tool in tools -%}{%- endfor -%}{{- \"<|im_start|>system\\nList of tools: [\" -}}",
+            ),
+            (
+                Some(CallFormat::Lfm2),
+                "{{- \"<|tool_call_start|>[\" + (tool_calls | join(\", \")) + \"]<|tool_call_end|>\" -}}{{ (tools | tojson) }}",
+            ),
+            (None, "{{ tools }}"),
+            (None, "{{ messages }}<tool_call>"),
+        ] {
+            assert_eq!(CallFormat::detect(template), format, "{template}");
+        }
     }
 }

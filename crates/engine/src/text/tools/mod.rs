@@ -5,9 +5,10 @@ mod format;
 pub mod parameters;
 mod parser;
 mod prompt;
+pub mod python;
 mod types;
 
-pub use format::{CallFormat, CallSyntax, PYTHON};
+pub use format::{ArgumentStyle, CallFormat, CallSyntax, PYTHON};
 pub use parser::{CallParser, JsonDepth};
 pub use prompt::ToolPromptStyle;
 pub use types::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCallDelta};

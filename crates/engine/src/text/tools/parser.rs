@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use super::ToolCallDelta;
 use super::bare_call::{BareCallMatcher, BareMatch};
-use super::format::{CallFormat, CallSyntax};
+use super::format::{ArgumentStyle, CallFormat, CallSyntax};
 use super::parameters::ParameterParser;
+use super::python::PythonParser;
+use super::{Tool, ToolCallDelta};
 use crate::text::stop::StopMatcher;
 
 /// The beginning of every call of a Llama model, after whitespace.
@@ -40,12 +41,37 @@ enum State {
         bare: bool,
     },
     /// Arguments that are not JSON.
-    Parameters(ParameterParser),
+    Converted(Converter),
     /// After the arguments of a call without an opening.
     Tail,
     /// After such a call: another call, or the end of the output.
     Next,
     Done,
+}
+
+/// Turns arguments into JSON while they are generated.
+enum Converter {
+    Tagged(ParameterParser),
+    Python(PythonParser),
+}
+
+impl Converter {
+    /// `None`: the arguments are JSON.
+    fn new(style: ArgumentStyle, tool: &Tool) -> Option<Self> {
+        match style {
+            ArgumentStyle::Json => None,
+            ArgumentStyle::Tagged => Some(Self::Tagged(ParameterParser::new(tool))),
+            ArgumentStyle::Python => Some(Self::Python(PythonParser::default())),
+        }
+    }
+
+    /// Takes a character. Returns what it adds to the JSON of the arguments, and whether they end with it.
+    fn push(&mut self, ch: char) -> (String, bool) {
+        match self {
+            Self::Tagged(parser) => parser.push(ch),
+            Self::Python(parser) => parser.push(ch),
+        }
+    }
 }
 
 /// The nesting of a JSON object or array that arrives in parts. Finds its end.
@@ -82,13 +108,14 @@ pub struct Parsed {
 
 impl CallParser {
     pub fn new(syntax: Arc<CallSyntax>) -> Self {
-        let heads = syntax.callable.iter().map(|(_, tool)| syntax.format.head(&tool.name)).collect();
+        let notation = syntax.format.notation();
+        let heads = syntax.callable.iter().map(|(_, tool)| notation.head(&tool.name)).collect();
         let bare = BareCallMatcher::new(syntax.callable.iter().map(|(_, tool)| tool.name.as_str()));
         let state = match syntax.format {
             _ if syntax.call_required => State::Markup(String::new()),
             _ if syntax.bare => State::Bare(String::new()),
             CallFormat::Llama => State::Start(String::new()),
-            format => text_state(format),
+            _ => text_state(&syntax),
         };
         Self { syntax, heads, bare, state, calls: 0 }
     }
@@ -106,7 +133,7 @@ impl CallParser {
     /// Takes a token and the text that it completes.
     pub fn push(&mut self, id: u32, text: &str) -> Parsed {
         let mut parsed = Parsed::default();
-        if !self.is_calling() && self.syntax.opening_id() == Some(id) {
+        if !self.is_calling() && self.syntax.opening_ids().any(|opening| opening == id) {
             parsed.text = self.finish();
             self.state = State::Markup(String::new());
         }
@@ -151,19 +178,21 @@ impl CallParser {
                     BareMatch::Call(name) => self.start_call(name, true, parsed),
                     BareMatch::Text => {
                         let held = std::mem::take(held);
-                        self.state = text_state(self.syntax.format);
+                        self.state = text_state(&self.syntax);
                         held.chars().for_each(|ch| self.push_char(ch, parsed));
                     }
                 }
             }
             State::Markup(seen) => {
                 seen.push(ch);
-                let found = self.heads.iter().position(|head| seen.ends_with(head.as_str()));
+                // A name may be the end of another one, so the longest head counts.
+                let heads = self.heads.iter().enumerate().filter(|(_, head)| seen.ends_with(head.as_str()));
+                let found = heads.max_by_key(|(_, head)| head.len());
                 let syntax = Arc::clone(&self.syntax);
-                if let Some((_, tool)) = found.and_then(|index| syntax.callable.get(index)) {
+                if let Some((_, tool)) = found.and_then(|(index, _)| syntax.callable.get(index)) {
                     self.start_call(tool.name.clone(), false, parsed);
-                    if syntax.format.has_tagged_parameters() {
-                        self.state = State::Parameters(ParameterParser::new(tool));
+                    if let Some(converter) = Converter::new(syntax.format.notation().arguments, tool) {
+                        self.state = State::Converted(converter);
                     }
                 }
             }
@@ -177,8 +206,8 @@ impl CallParser {
                     self.state = if bare { State::Tail } else { State::Markup(String::new()) };
                 }
             }
-            State::Parameters(parameters) => {
-                let (json, done) = parameters.push(ch);
+            State::Converted(converter) => {
+                let (json, done) = converter.push(ch);
                 json.chars().for_each(|ch| push_argument(&mut parsed.calls, self.calls.saturating_sub(1), ch));
                 if done {
                     self.state = State::Markup(String::new());
@@ -204,9 +233,9 @@ impl CallParser {
     }
 }
 
-/// Text that may contain the format's opening.
-fn text_state(format: CallFormat) -> State {
-    State::Text(StopMatcher::new(vec![format.opening().to_owned()]))
+/// Text that may contain one of the format's openings.
+fn text_state(syntax: &CallSyntax) -> State {
+    State::Text(StopMatcher::new(syntax.opening_texts().into_iter().map(str::to_owned).collect()))
 }
 
 /// Appends a character to the arguments of the call `index`.

@@ -144,9 +144,10 @@ fn tool_response(message: &Message) -> String {
 
 /// The content of an assistant message, with its calls as text.
 fn assistant_content(message: &Message) -> String {
+    let hermes = CallFormat::Hermes.notation();
     let call = |call: &ToolCall| {
         let arguments = to_json(&call.arguments_value());
-        format!("<tool_call>\n{}{arguments}{}", CallFormat::Hermes.head(&call.name), CallFormat::Hermes.tail())
+        format!("<tool_call>\n{}{arguments}{}", hermes.head(&call.name), hermes.tail)
     };
     let text = Some(message.content.text().into_owned());
     let text = text.filter(|text| !text.is_empty() || message.tool_calls.is_empty());

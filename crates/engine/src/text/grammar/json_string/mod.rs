@@ -25,6 +25,7 @@ mod repetitions;
 mod tokens;
 mod writer;
 
+use super::regex_escape::quote;
 use crate::text::tools::InputFormat;
 use pattern::Pattern;
 
@@ -34,6 +35,16 @@ const MAX_BYTES: usize = 64 << 10;
 /// The grammar in Lark notation of the arguments `{"input": "…"}` whose string, unescaped, is a text of this format.
 /// The error is what is wrong with the format's definition.
 pub fn arguments(format: &InputFormat) -> Result<String, String> {
+    within(r#"{"input": ""#, format, r#""}"#)
+}
+
+/// Like [`arguments`], of the string alone.
+pub fn string(format: &InputFormat) -> Result<String, String> {
+    within("\"", format, "\"")
+}
+
+/// The grammar of JSON with such a string between these texts.
+fn within(before: &str, format: &InputFormat, after: &str) -> Result<String, String> {
     let grammar = match format {
         InputFormat::Text => nodes::of_pattern(Pattern::regex("(?s:.*)", "")?)?,
         InputFormat::Regex(regex) => {
@@ -45,7 +56,7 @@ pub fn arguments(format: &InputFormat) -> Result<String, String> {
             nodes::resolve(&lark::parse(lark)?)?
         }
     };
-    writer::write(&grammar)
+    writer::write(&quote(before), &grammar, &quote(after))
 }
 
 fn check_length(text: &str) -> Result<(), String> {

@@ -11,12 +11,8 @@ use super::nodes::{Grammar, Node};
 const MAX_LINES: usize = 2_048;
 /// Max bytes of the result.
 const MAX_BYTES: usize = 1 << 20;
-/// The JSON around the string.
-const OPENING: &str = r#""{\"input\": \"""#;
-const CLOSING: &str = r#""\"}""#;
-
-/// The grammar in Lark notation, with the JSON around the string.
-pub fn write(grammar: &Grammar) -> Result<String, String> {
+/// The grammar in Lark notation, between two literals: the JSON around the string.
+pub fn write(before: &str, grammar: &Grammar, after: &str) -> Result<String, String> {
     let after_backslash: Vec<Option<String>> =
         grammar.terminals.iter().map(escaped::terminal_after_backslash).collect();
     let terminals: Vec<Transitions> = grammar
@@ -39,7 +35,7 @@ pub fn write(grammar: &Grammar) -> Result<String, String> {
     let Some(start) = writer.node(&Node::Rule(grammar.start), Mode::Between, Mode::Between)? else {
         return Err("matches no text".to_owned());
     };
-    writer.line("start", &format!("{OPENING} {start} {CLOSING}"))?;
+    writer.line("start", &format!("{before} {start} {after}"))?;
     while let Some((index, from, to)) = writer.pending.pop() {
         let body = writer.rule_body(index, from, to)?;
         writer.line(&rule_name(index, from, to), &body)?;

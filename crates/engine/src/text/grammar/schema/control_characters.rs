@@ -19,6 +19,11 @@ fn is_unwritten(character: char) -> bool {
     UNWRITTEN.iter().any(|(from, to)| (*from..=*to).contains(&character))
 }
 
+/// True if all strings in a value can be generated.
+pub fn is_written(value: &Value) -> bool {
+    find(value).is_none()
+}
+
 /// Checks the values of a `const` or an `enum`.
 pub(super) fn check_values(value: &Value, pointer: &str) -> Result<(), SchemaError> {
     match find(value) {

@@ -11,7 +11,7 @@ fn parser(format: CallFormat, call_required: bool) -> CallParser {
     let definition = json!({ "function": { "parameters": parameters } });
     let tool = |name: &str| Tool { name: name.to_owned(), definition: definition.clone(), strict: false, input: None };
     let callable = vec![(0, tool("a")), (1, tool("ab"))];
-    let bare = !call_required && matches!(format, CallFormat::Hermes | CallFormat::Mistral);
+    let bare = !call_required && format.notation().allows_bare_calls();
     CallParser::new(Arc::new(CallSyntax {
         format,
         control_tokens: Vec::new(),
@@ -56,12 +56,24 @@ fn calls_are_found_with_any_chunking() {
     );
     let tagged = "See.\n<tool_call>\n<function=ab>\n<parameter=x>\n}</tool_call>\"{[\n</parameter>\n<parameter=y>\n[{}, {\"z\": \"<tool_call>\"}]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=a>\n</function>\n</tool_call>";
     let llama = format!(" {{\"name\": \"ab\", \"parameters\": {TRICKY}}}");
+    let list = |before: &str, after: &str| mistral.replace("[TOOL_CALLS] ", before) + after;
+    let python =
+        "See.<|tool_call_start|>[ab(x='}</tool_call>\"{[', y=[{}, {\"z\": \"<tool_call>\"},]), a()]<|tool_call_end|>";
     for cut in 1..30 {
         let both = vec![call("ab", TRICKY), call("a", "{}")];
         assert_eq!(run(CallFormat::Hermes, false, &hermes, cut), ("Let me <tool see.\n".to_owned(), both.clone()));
         assert_eq!(run(CallFormat::Mistral, false, &mistral, cut), (String::new(), both.clone()));
         assert_eq!(run(CallFormat::Qwen3Coder, false, tagged, cut), ("See.\n".to_owned(), both.clone()));
         assert_eq!(run(CallFormat::Mistral, true, &mistral, cut).1, both);
+        for (format, before, after) in [
+            (CallFormat::Granite3, "Text <|tool_call<|tool_call|>", ""),
+            (CallFormat::Granite3, "Text <|tool_call<tool_call>", ""),
+            (CallFormat::Nemotron2, "Text <|tool_call<TOOLCALL>", "</TOOLCALL>"),
+        ] {
+            let expected = ("Text <|tool_call".to_owned(), both.clone());
+            assert_eq!(run(format, false, &list(before, after), cut), expected);
+        }
+        assert_eq!(run(CallFormat::Lfm2, false, python, cut), ("See.".to_owned(), both.clone()));
         assert_eq!(run(CallFormat::Llama, false, &llama, cut), (String::new(), vec![call("ab", TRICKY)]));
     }
 }
@@ -106,13 +118,61 @@ fn text_that_only_resembles_a_call_is_text() {
         "{\"name\":\"a\",\"x",
         "{\"name\": \"a b\", \"arguments\": {}}",
     ];
-    let marked = ["", "<tool_", "a <tool_call", "[TOOL_CALL", "{\"nam", "{\"no\": 1}", " {", "x{\"name\": \"a\"}"];
-    for format in [CallFormat::Hermes, CallFormat::Mistral, CallFormat::Llama] {
+    let marked = [
+        "",
+        "<tool_",
+        "a <tool_call",
+        "<|tool_call_start|",
+        "[TOOL_CALL",
+        "[a(x=1)]",
+        "{\"nam",
+        "{\"no\": 1}",
+        " {",
+        "x{\"name\": \"a\"}",
+    ];
+    for format in [
+        CallFormat::Hermes,
+        CallFormat::Mistral,
+        CallFormat::Llama,
+        CallFormat::Granite3,
+        CallFormat::Nemotron2,
+        CallFormat::Lfm2,
+    ] {
         let bare = bare.iter().filter(|_| format != CallFormat::Llama);
         for text in marked.iter().chain(bare) {
             assert_eq!(run(format, false, text, 1), ((*text).to_owned(), Vec::new()));
         }
     }
+}
+
+/// Its openings are control tokens, whose text the parser does not get.
+#[test]
+fn an_opening_that_is_a_control_token_begins_calls_and_its_text_does_not() {
+    for (format, opening, other, call_text) in [
+        (CallFormat::Granite3, "<|tool_call|>", Some("<tool_call>"), "[{\"name\": \"a\", \"arguments\": {}}]"),
+        (CallFormat::Lfm2, "<|tool_call_start|>", None, "[a()]"),
+    ] {
+        let new = || {
+            let CallParser { syntax, .. } = parser(format, false);
+            let control_tokens = vec![(opening, 7)];
+            CallParser::new(Arc::new(CallSyntax { control_tokens, bare: false, ..Arc::unwrap_or_clone(syntax) }))
+        };
+        let mut parser = new();
+        assert_eq!(parser.push(1, &format!("Text {opening} ")).text, format!("Text {opening} "));
+        assert_eq!(parser.push(7, ""), Parsed::default());
+        assert_eq!(parser.push(1, call_text).calls[0].name.as_deref(), Some("a"));
+        let Some(other) = other else { continue };
+        assert_eq!(new().push(1, &format!("Text {other}{call_text}")).calls.len(), 2);
+    }
+}
+
+#[test]
+fn a_name_that_is_the_end_of_another_one_is_not_called() {
+    let mut syntax = Arc::unwrap_or_clone(parser(CallFormat::Lfm2, true).syntax);
+    syntax.callable[0].1.name = "b".to_owned();
+    let mut parser = CallParser::new(Arc::new(syntax));
+    let names = |parsed: Parsed| parsed.calls.into_iter().filter_map(|delta| delta.name).collect::<Vec<_>>();
+    assert_eq!(names(parser.push(0, "[ab(x=1), b(x=2)]")), ["ab", "b"]);
 }
 
 proptest! {

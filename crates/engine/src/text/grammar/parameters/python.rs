@@ -1,0 +1,378 @@
+//! Parameters as Python's keyword arguments: `city="Paris", days=[1, 2]`.
+//!
+//! Values whose schemas only say what kind of value they are, or which values there are, become rules of Python's literals. All
+//! others are written as JSON, by the compiler of schemas: its strings and numbers are literals of Python with the same
+//! meaning. Only lists and dicts that have such a schema as a whole contain `true`, `false` and `null` as JSON writes them,
+//! as LFM2's own template writes dicts.
+
+use serde_json::{Map, Value, json};
+
+use super::{Builder, GrammarError, MAX_UNDESCRIBED, ParameterGrammar, References, names, references};
+use crate::text::grammar::regex_escape::quote;
+use crate::text::grammar::schema::{self, WHITE_SPACE};
+use crate::text::tools::python;
+
+/// Max nesting of lists, dicts and unions that are not written as JSON, and max number of them in a request.
+const MAX_DEPTH: usize = 8;
+const MAX_NESTED: usize = 500;
+/// Max items of a list, fields of a dict and values of an `enum`.
+const MAX_ITEMS: u64 = 100;
+
+/// Keywords that say nothing about values.
+const ANNOTATIONS: [&str; 14] = [
+    "$comment",
+    "$defs",
+    "$id",
+    "$schema",
+    "default",
+    "definitions",
+    "deprecated",
+    "description",
+    "example",
+    "examples",
+    "nullable",
+    "readOnly",
+    "title",
+    "writeOnly",
+];
+/// Keywords that say something only about strings, numbers, lists or dicts.
+const OF_OTHERS: [&str; 22] = [
+    "minLength",
+    "maxLength",
+    "pattern",
+    "format",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "items",
+    "prefixItems",
+    "additionalItems",
+    "minItems",
+    "maxItems",
+    "uniqueItems",
+    "properties",
+    "required",
+    "additionalProperties",
+    "patternProperties",
+    "propertyNames",
+    "minProperties",
+    "maxProperties",
+];
+
+/// Literals of any kind. Each character of a string has one spelling in each kind of quotes, except quotation marks.
+pub(super) fn rules() -> String {
+    let comma = format!("/,({WHITE_SPACE})?/");
+    format!(
+        r#"python_value: python_string | PYTHON_NUMBER | PYTHON_BOOLEAN | "None" | "[" python_items? "]" | python_dict
+python_items: python_value (PYTHON_COMMA python_value)*
+python_dict: "{{" (python_field (PYTHON_COMMA python_field)*)? "}}"
+python_field: python_string ": " python_value
+python_string: PYTHON_DOUBLE | PYTHON_SINGLE
+python_argument: PYTHON_NAME "=" python_value
+PYTHON_DOUBLE: /"([^"\\\x00-\x1f\x7f]|\\["'\\bfnrt])*"/
+PYTHON_SINGLE: /'([^'\\\x00-\x1f\x7f]|\\["'\\bfnrt])*'/
+PYTHON_INTEGER: /-?(0|[1-9][0-9]*)/
+PYTHON_NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/
+PYTHON_BOOLEAN: "True" | "False"
+PYTHON_NAME: /[A-Za-z_][A-Za-z0-9_]{{0,99}}/
+PYTHON_COMMA: {comma}
+"#
+    )
+}
+
+/// Parameters that no schema describes.
+pub(super) fn undescribed() -> String {
+    format!("(python_argument (PYTHON_COMMA python_argument){{0,{}}})?", MAX_UNDESCRIBED - 1)
+}
+
+impl Builder<'_> {
+    /// `pointer`: that of its schema.
+    pub(super) fn python_parameter(
+        &mut self,
+        name: &str,
+        schema: &Value,
+        pointer: &str,
+    ) -> Result<String, GrammarError> {
+        if !python::is_argument_name(name) {
+            return Err(self.error(pointer, "has a name that cannot be written in this model's format of calls"));
+        }
+        let value = self.python_value(schema, pointer)?;
+        Ok(format!("{} {value}", quote(&format!("{name}="))))
+    }
+
+    /// The expression for the value of a parameter. If a part of it would need copies of definitions, all of it is JSON.
+    fn python_value(&mut self, schema: &Value, pointer: &str) -> Result<String, GrammarError> {
+        let ParameterGrammar { rules, schemas, unenforced, .. } = &self.written;
+        let before = (rules.len(), schemas.len(), unenforced.len(), self.multiples.clone());
+        let nested = *self.nested;
+        self.is_json = false;
+        let value = self.literal(schema, pointer, 0)?;
+        if !self.is_json {
+            return Ok(value);
+        }
+        let ParameterGrammar { rules, schemas, unenforced, .. } = &mut self.written;
+        rules.truncate(before.0);
+        schemas.truncate(before.1);
+        unenforced.truncate(before.2);
+        *self.multiples = before.3;
+        *self.nested = nested;
+        self.json(schema, pointer)
+    }
+
+    /// Items in their order, with commas between them. Those that are not required may be left out.
+    pub(super) fn python_sequence(&mut self, items: &[(String, bool)]) -> String {
+        let follow = |(item, required): &(String, bool)| match required {
+            true => format!("PYTHON_COMMA {item}"),
+            false => format!("(PYTHON_COMMA {item})?"),
+        };
+        // The first item that is written is one of these, and these items may follow the last one of them.
+        let optional = items.iter().take_while(|(_, required)| !required).count();
+        let (firsts, others) = items.split_at(items.len().min(optional + 1));
+        let mut rest = others.iter().map(follow).collect::<Vec<_>>().join(" ");
+        let mut alternatives = Vec::new();
+        for (place, (item, required)) in firsts.iter().enumerate().rev() {
+            if place == 0 {
+                alternatives.push(format!("{item} {rest}"));
+                break;
+            }
+            let first = self.rule(&format!("{item} {rest}"));
+            rest = match required {
+                true => format!("PYTHON_COMMA {first}"),
+                false => self.rule(&format!("PYTHON_COMMA {first} | {rest}")),
+            };
+            alternatives.push(first);
+        }
+        let any = format!("({})", alternatives.join(" | "));
+        if optional == items.len() { format!("{any}?") } else { any }
+    }
+
+    /// The expression for values of a schema.
+    fn literal(&mut self, schema: &Value, pointer: &str, depth: usize) -> Result<String, GrammarError> {
+        if let Some(expression) = self.structure(schema, pointer, depth)? {
+            return Ok(expression);
+        }
+        if depth > 0 && (schema == &json!(false) || references(schema) != References::None) {
+            self.is_json = true;
+            return Ok(String::new());
+        }
+        self.json(schema, pointer)
+    }
+
+    /// The expression for values of a schema that needs no more than Python's literals.
+    fn structure(&mut self, schema: &Value, pointer: &str, depth: usize) -> Result<Option<String>, GrammarError> {
+        let fields = match schema {
+            Value::Bool(true) => return Ok(Some("python_value".to_owned())),
+            Value::Object(fields) => fields,
+            _ => return Ok(None),
+        };
+        let has_only = |keywords: &[&str]| {
+            fields.keys().all(|key| ANNOTATIONS.contains(&key.as_str()) || keywords.contains(&key.as_str()))
+        };
+        if has_only(&[]) {
+            return Ok(Some("python_value".to_owned()));
+        }
+        if let (Some(reference), true) = (fields.get("$ref").and_then(Value::as_str), has_only(&["$ref"])) {
+            let target = schema::resolve(self.root, reference).filter(|_| self.may_nest(depth));
+            return target.map_or(Ok(None), |target| self.literal(target, pointer, depth + 1).map(Some));
+        }
+        if let Some(values) = values(fields) {
+            return Ok(if has_only(&["type", "enum", "const"]) { self.choice(&values) } else { None });
+        }
+        if let (Some(Value::Array(all)), true) = (fields.get("anyOf"), has_only(&["anyOf"])) {
+            let pointer = schema::child(pointer, "anyOf");
+            let one = |(index, one): (usize, &Value)| (one.clone(), schema::child(&pointer, &index.to_string()));
+            return self.alternatives(all.iter().enumerate().map(one), depth);
+        }
+        match fields.get("type") {
+            Some(Value::Array(types)) => {
+                let of_type = |name: &Value| {
+                    let mut fields = fields.clone();
+                    fields.insert("type".to_owned(), name.clone());
+                    (Value::Object(fields), pointer.to_owned())
+                };
+                self.alternatives(types.iter().map(of_type), depth)
+            }
+            Some(Value::String(kind)) => {
+                let is_plain = has_only(&["type"]);
+                let is_any = has_only(&[&["type"], &OF_OTHERS[..]].concat());
+                let rule = match kind.as_str() {
+                    "null" if is_any => "\"None\"",
+                    "boolean" if is_any => "PYTHON_BOOLEAN",
+                    "string" if is_plain => "python_string",
+                    "integer" if is_plain => "PYTHON_INTEGER",
+                    "number" if is_plain => "PYTHON_NUMBER",
+                    "array" if has_only(&["type", "items", "minItems", "maxItems"]) => {
+                        return self.list(fields, pointer, depth);
+                    }
+                    "object" if has_only(&["type", "properties", "required", "additionalProperties"]) => {
+                        return self.dict(fields, pointer, depth);
+                    }
+                    _ => return Ok(None),
+                };
+                Ok(Some(rule.to_owned()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Counts a value that contains others. False: it is one too many.
+    fn may_nest(&mut self, depth: usize) -> bool {
+        *self.nested += 1;
+        depth < MAX_DEPTH && *self.nested <= MAX_NESTED
+    }
+
+    /// One of these values.
+    fn choice(&mut self, values: &[&Value]) -> Option<String> {
+        let is_short = values.len() as u64 <= MAX_ITEMS;
+        if values.is_empty() || !is_short || !values.iter().all(|value| schema::is_written(value)) {
+            return None;
+        }
+        let literals = values.iter().flat_map(|value| match value.as_str() {
+            Some(text) => spellings(text),
+            None => vec![python::literal(value)],
+        });
+        let literals: Vec<String> = literals.map(|literal| quote(&literal)).collect();
+        // One terminal, as the lexer has limits for terminals that may come next.
+        Some(self.define("PYTHON", &literals.join(" | ")))
+    }
+
+    fn alternatives(
+        &mut self,
+        all: impl ExactSizeIterator<Item = (Value, String)>,
+        depth: usize,
+    ) -> Result<Option<String>, GrammarError> {
+        if all.len() as u64 > MAX_ITEMS || !self.may_nest(depth) {
+            return Ok(None);
+        }
+        let mut found = Vec::new();
+        for (schema, pointer) in all {
+            found.push(self.literal(&schema, &pointer, depth + 1)?);
+        }
+        Ok((!found.is_empty()).then(|| format!("({})", found.join(" | "))))
+    }
+
+    fn list(
+        &mut self,
+        fields: &Map<String, Value>,
+        pointer: &str,
+        depth: usize,
+    ) -> Result<Option<String>, GrammarError> {
+        let any = json!(true);
+        let items = fields.get("items").unwrap_or(&any);
+        let count = |name: &str| fields.get(name).map(|count| count.as_u64().unwrap_or(u64::MAX));
+        let (min, max) = (count("minItems").unwrap_or(0), count("maxItems"));
+        if !(items.is_object() || items == &any)
+            || min > MAX_ITEMS
+            || max.is_some_and(|max| max > MAX_ITEMS || max < min)
+            || !self.may_nest(depth)
+        {
+            return Ok(None);
+        }
+        if max == Some(0) {
+            return Ok(Some("\"[]\"".to_owned()));
+        }
+        let item = self.literal(items, &schema::child(pointer, "items"), depth + 1)?;
+        let item = self.rule(&item);
+        let more = min.saturating_sub(1);
+        let others = match max {
+            Some(1) => String::new(),
+            Some(max) => format!("(PYTHON_COMMA {item}){{{more},{}}}", max - 1),
+            None => format!("(PYTHON_COMMA {item}){{{more},}}"),
+        };
+        let items = format!("({item} {others}){}", if min == 0 { "?" } else { "" });
+        Ok(Some(self.rule(&format!("\"[\" {items} \"]\""))))
+    }
+
+    fn dict(
+        &mut self,
+        fields: &Map<String, Value>,
+        pointer: &str,
+        depth: usize,
+    ) -> Result<Option<String>, GrammarError> {
+        if !self.may_nest(depth) {
+            return Ok(None);
+        }
+        let others = fields.get("additionalProperties");
+        let required = names(fields.get("required"));
+        let properties = fields.get("properties").and_then(Value::as_object).filter(|all| !all.is_empty());
+        let Some(properties) = properties else {
+            return match others {
+                _ if !required.is_empty() => Ok(None),
+                None | Some(Value::Bool(true)) => Ok(Some("python_dict".to_owned())),
+                Some(Value::Bool(false)) => Ok(Some("\"{}\"".to_owned())),
+                Some(values) => {
+                    let value = self.literal(values, &schema::child(pointer, "additionalProperties"), depth + 1)?;
+                    let field = self.rule(&format!("python_string \": \" {value}"));
+                    Ok(Some(self.rule(&format!("\"{{\" ({field} (PYTHON_COMMA {field})*)? \"}}\""))))
+                }
+            };
+        };
+        let is_closed = matches!(others, None | Some(Value::Bool(false)));
+        if !is_closed
+            || properties.len() as u64 > MAX_ITEMS
+            || required.iter().any(|name| !properties.contains_key(*name))
+            || properties.keys().any(|name| !schema::is_written(&json!(name)))
+        {
+            return Ok(None);
+        }
+        let mut all = Vec::new();
+        for (name, value) in properties {
+            let value = self.literal(value, &schema::child(&schema::child(pointer, "properties"), name), depth + 1)?;
+            let keys: Vec<String> = spellings(name).iter().map(|key| quote(&format!("{key}: "))).collect();
+            all.push((format!("({}) {value}", keys.join(" | ")), required.contains(&name.as_str())));
+        }
+        let fields = self.python_sequence(&all);
+        Ok(Some(self.rule(&format!("\"{{\" {fields} \"}}\""))))
+    }
+
+    /// Adds a rule. Returns its name.
+    fn rule(&mut self, expression: &str) -> String {
+        self.define("python", expression)
+    }
+
+    /// Adds a rule or a terminal, by the case of its name.
+    fn define(&mut self, name: &str, expression: &str) -> String {
+        let name = format!("{name}_{}_{}", self.index, self.rules);
+        self.rules += 1;
+        self.written.rules.push_str(&format!("{name}: {expression}\n"));
+        name
+    }
+}
+
+/// The values of a `const` or an `enum` that the type allows, if there is one of them.
+fn values(fields: &Map<String, Value>) -> Option<Vec<&Value>> {
+    let all = match (fields.get("const"), fields.get("enum")) {
+        (Some(value), None) => vec![value],
+        (None, Some(Value::Array(values))) => values.iter().collect(),
+        (None, None) => return None,
+        _ => Vec::new(),
+    };
+    let types = match fields.get("type") {
+        None => return Some(all),
+        Some(Value::Array(types)) => types.iter().filter_map(Value::as_str).collect(),
+        Some(kind) => vec![kind.as_str().unwrap_or_default()],
+    };
+    let is_allowed = |value: &&Value| {
+        types.iter().any(|kind| match *kind {
+            "null" => value.is_null(),
+            "boolean" => value.is_boolean(),
+            "string" => value.is_string(),
+            "integer" => value.is_i64() || value.is_u64(),
+            "number" => value.is_number(),
+            "array" => value.is_array(),
+            "object" => value.is_object(),
+            _ => false,
+        })
+    };
+    Some(all.into_iter().filter(is_allowed).collect())
+}
+
+/// A string in both kinds of quotes, or in double ones if the other ones need escapes.
+fn spellings(text: &str) -> Vec<String> {
+    let double = Value::from(text).to_string();
+    let is_plain = double.len() == text.len() + 2 && !text.contains('\'');
+    let single = is_plain.then(|| format!("'{text}'"));
+    [double].into_iter().chain(single).collect()
+}
