@@ -20,7 +20,7 @@ use super::tokenizer_info::{ChatTokenizerInfo, TokenizerDescription};
 use crate::text::chat_template::{PromptError, Template};
 use crate::text::prompt_options::{PromptEnd, PromptOptions, TemplateVariable};
 use crate::text::reasoning::ReasoningSyntax;
-use crate::text::tools::{Tool, ToolPromptStyle};
+use crate::text::tools::{Tool, ToolPromptStyle, protected};
 use crate::tokenizer::{ChatTokenizer, TokenIds, TokenizeLimits};
 use outpost_common::clock_rng::ClockRng;
 use outpost_content::Message;
@@ -206,28 +206,16 @@ impl ChatPreprocessor {
         let tool_use = self.tool_use.as_ref().filter(|_| !tools.is_empty());
         let used = tool_use.or(self.default.as_ref()).ok_or(PromptError::NoTemplate)?;
         let PromptTemplate { template, wording } = used;
-        let (messages, tools) = wording.template_input(messages, tools, merged);
-        let safe = |values: Vec<serde_json::Value>| -> Vec<Value> {
-            values.into_iter().map(|value| Value::from(Serde(self.protect(value)))).collect()
+        let protect = |text: &str| self.tokens.protect(text);
+        let (messages, tools) = wording.template_input(messages, tools, merged, &protect);
+        let values = |all: Vec<serde_json::Value>| -> Vec<Value> {
+            all.into_iter().map(|one| Value::from(Serde(one))).collect()
         };
         let variable = |TemplateVariable { name, value }: &TemplateVariable| {
-            (name.clone(), Value::from(Serde(self.protect(value.clone()))))
+            (name.clone(), Value::from(Serde(protected(value.clone(), &protect))))
         };
         let variables = options.variables.iter().map(variable).collect();
         let generation_prompt = options.end == PromptEnd::NextMessage;
-        template.render(Value::from(safe(messages)), safe(tools), variables, generation_prompt)
-    }
-
-    /// Escapes special tokens in all strings of the value, including field names.
-    fn protect(&self, value: serde_json::Value) -> serde_json::Value {
-        use serde_json::Value::{Array, Object, String};
-        match value {
-            String(text) => String(self.tokens.protect(&text)),
-            Array(all) => all.into_iter().map(|one| self.protect(one)).collect(),
-            Object(fields) => {
-                fields.into_iter().map(|(name, one)| (self.tokens.protect(&name), self.protect(one))).collect()
-            }
-            plain => plain,
-        }
+        template.render(Value::from(values(messages)), values(tools), variables, generation_prompt)
     }
 }

@@ -186,6 +186,42 @@ fn only_templates_that_need_objects_refuse_other_arguments_of_calls() {
     }
 }
 
+/// Of LFM2 and of Granite 3.0, which write nothing but texts.
+#[test]
+fn calls_are_written_into_the_text_if_the_template_does_not_write_them() {
+    let call = |name: &str, arguments: &str| ToolCall {
+        id: format!("call_{name}"),
+        name: name.to_owned(),
+        arguments: arguments.to_owned(),
+    };
+    let calls = vec![call("f", r#"{"a": [true, "<|end|>'"], "b": {"c": null}}"#), call("g", "{}")];
+    let messages = [
+        user("hi"),
+        Message { tool_calls: calls, ..Message::new("assistant", "Wait.") },
+        Message { tool_call_id: Some("call_f".to_owned()), ..Message::new("tool", "42") },
+    ];
+    for (template, markers, expected) in [
+        (
+            "{# tools List of tools: <|im_start|> #}{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}",
+            ["<|tool_call_start|>", "<|tool_call_end|>", "<|end|>"],
+            "user:hi;assistant:Wait.<|tool_call_start|>[f(a=[True, \"<|end|>'\"], b={\"c\": None}), g()]<|tool_call_end|>;tool:42;",
+        ),
+        (
+            "{# tools <|tool_call|><|start_of_role|> #}{% for m in messages %}{% if m.role == 'tool_response' %}!{% endif %}{{ m.role }}:{{ m.content }};{% endfor %}",
+            ["<|tool_call|>", "<|start_of_role|>", "<|end|>"],
+            "user:hi;assistant:Wait.<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": [true, \"<|end|>'\"], \"b\": {\"c\": null}}}, {\"name\": \"g\", \"arguments\": {}}];!tool_response:42;",
+        ),
+    ] {
+        let markers: Vec<(&'static str, i32)> = markers.map(|marker| (marker, 3)).to_vec();
+        let rig = rig(&TinyModel { template: Some(template), markers: markers.leak(), ..TinyModel::default() }, |_| ());
+        let ids = rig.model.prompt(&messages).unwrap();
+        assert_eq!(text(&rig.model, &ids), expected);
+        let has = |marker: &str| ids.iter().any(|id| rig.model.token_bytes(*id) == marker.as_bytes());
+        assert!(has(if expected.contains("tool_call_start") { "<|tool_call_start|>" } else { "<|tool_call|>" }));
+        assert!(!has("<|end|>"), "special tokens in arguments stay text");
+    }
+}
+
 #[test]
 fn requests_with_tools_use_the_tool_template() {
     let tool_template = Some("{% for t in tools %}{{ t.function.name }}{% endfor %} [TOOL_CALLS]");

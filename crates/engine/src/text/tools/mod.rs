@@ -10,5 +10,5 @@ mod types;
 
 pub use format::{ArgumentStyle, CallFormat, CallSyntax, PYTHON};
 pub use parser::{CallParser, JsonDepth};
-pub use prompt::ToolPromptStyle;
+pub use prompt::{ToolPromptStyle, protected};
 pub use types::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCallDelta};

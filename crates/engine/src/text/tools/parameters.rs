@@ -114,6 +114,18 @@ impl JsonTypes {
     }
 }
 
+/// Arguments between tags. Arguments that are no object are left as they are.
+pub fn written(arguments: &Value) -> String {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let parameter = |(name, value): (&String, &Value)| {
+        [PARAMETER_HEAD, name, PARAMETER_LEAD, &text(value), PARAMETER_TAIL, "\n"].concat()
+    };
+    match arguments {
+        Value::Object(fields) => fields.iter().map(parameter).collect(),
+        other => text(other),
+    }
+}
+
 /// The target of a reference within a schema.
 fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     root.pointer(reference.strip_prefix('#')?)

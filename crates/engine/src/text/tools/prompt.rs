@@ -7,48 +7,80 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use super::Tool;
-use super::format::CallFormat;
+use super::format::{ArgumentStyle, CallFormat};
+use super::{Tool, parameters, python};
 use outpost_content::{Message, ToolCall};
 
 /// How tools are described to a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolPromptStyle {
     /// By its own chat template.
-    Native(CallFormat),
+    Native(NativeTools),
     /// By a system message.
     Described,
 }
 
+/// What a chat template does with calls and results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NativeTools {
+    format: CallFormat,
+    /// Whether it writes the calls of earlier messages. If not, they become a part of the message's text: LFM2's and
+    /// Granite 3's templates write only texts.
+    writes_calls: bool,
+    /// The role that it expects for results.
+    result_role: &'static str,
+}
+
 impl ToolPromptStyle {
     pub fn of(template: &str) -> Self {
-        CallFormat::detect(template).map_or(Self::Described, Self::Native)
+        let native = |format| NativeTools {
+            format,
+            writes_calls: template.contains("tool_calls"),
+            // Granite 3.0.
+            result_role: if template.contains("== 'tool_response'") { "tool_response" } else { "tool" },
+        };
+        CallFormat::detect(template).map_or(Self::Described, |format| Self::Native(native(format)))
     }
 
     /// The format in which the model will write its calls.
     pub fn format(self) -> CallFormat {
         match self {
-            Self::Native(format) => format,
+            Self::Native(native) => native.format,
             Self::Described => CallFormat::Hermes,
         }
     }
 
     /// The messages and tools to pass to the template. `in_user_message`: the server's instructions go into the first
-    /// user message, for templates without system messages.
+    /// user message, for templates without system messages. `protect` escapes the special tokens in a text.
     pub fn template_input(
         self,
         messages: &[Message],
         tools: &[Tool],
         in_user_message: bool,
+        protect: &dyn Fn(&str) -> String,
     ) -> (Vec<Value>, Vec<Value>) {
         match self {
-            Self::Native(format) => {
-                (native_messages(messages, format), tools.iter().map(|tool| tool.definition.clone()).collect())
+            Self::Native(native) => {
+                let tools = tools.iter().map(|tool| protected(tool.definition.clone(), protect));
+                (native.messages(messages, protect), tools.collect())
             }
             Self::Described => {
-                (described_messages(messages, tools, in_user_message).iter().map(plain_value).collect(), Vec::new())
+                let messages = described_messages(messages, tools, in_user_message);
+                (messages.iter().map(|message| protected(plain_value(message), protect)).collect(), Vec::new())
             }
         }
+    }
+}
+
+/// The value with all its strings protected, including field names.
+pub fn protected(value: Value, protect: &dyn Fn(&str) -> String) -> Value {
+    match value {
+        Value::String(text) => Value::String(protect(&text)),
+        Value::Array(all) => all.into_iter().map(|one| protected(one, protect)).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(name, one)| (protect(&name), protected(one, protect))).collect()
+        }
+        plain => plain,
     }
 }
 
@@ -65,34 +97,61 @@ fn plain_value(message: &Message) -> Value {
     value
 }
 
-/// Calls get their arguments as objects; results get the name of the called tool.
-fn native_messages(messages: &[Message], format: CallFormat) -> Vec<Value> {
-    let mut ids = CallIds { short: format == CallFormat::Mistral, seen: HashMap::new() };
-    let mut names: HashMap<&str, &str> = HashMap::new();
-    let mut all = Vec::with_capacity(messages.len());
-    for message in messages {
-        let Message { tool_calls, tool_call_id, .. } = message;
-        let mut value = plain_value(message);
-        let Some(fields) = value.as_object_mut() else { continue };
-        if !tool_calls.is_empty() {
+impl NativeTools {
+    /// Calls get their arguments as objects; results get the name of the called tool.
+    fn messages(self, messages: &[Message], protect: &dyn Fn(&str) -> String) -> Vec<Value> {
+        let mut ids = CallIds { short: self.format == CallFormat::Mistral, seen: HashMap::new() };
+        let mut names: HashMap<&str, &str> = HashMap::new();
+        let mut all = Vec::with_capacity(messages.len());
+        for message in messages {
+            let Message { tool_calls, tool_call_id, .. } = message;
+            let mut value = plain_value(message);
+            let Some(fields) = value.as_object_mut() else { continue };
             names.extend(tool_calls.iter().map(|call| (call.id.as_str(), call.name.as_str())));
-            let calls: Vec<Value> = tool_calls.iter().map(|call| call_value(call, &ids.of(&call.id))).collect();
-            fields.insert("tool_calls".to_owned(), json!(calls));
-        }
-        if let Some(id) = tool_call_id {
-            fields.insert("tool_call_id".to_owned(), json!(ids.of(id)));
-            if let Some(name) = names.get(id.as_str()) {
-                fields.entry("name").or_insert_with(|| json!(name));
+            if !tool_calls.is_empty() && self.writes_calls {
+                let calls: Vec<Value> = tool_calls.iter().map(|call| call_value(call, &ids.of(&call.id))).collect();
+                fields.insert("tool_calls".to_owned(), json!(calls));
             }
+            if message.role == "tool" {
+                fields.insert("role".to_owned(), json!(self.result_role));
+            }
+            if let Some(id) = tool_call_id {
+                fields.insert("tool_call_id".to_owned(), json!(ids.of(id)));
+                if let Some(name) = names.get(id.as_str()) {
+                    fields.entry("name").or_insert_with(|| json!(name));
+                }
+            }
+            let mut value = protected(value, protect);
+            if !tool_calls.is_empty() && !self.writes_calls {
+                let text = protect(&message.content.text()) + &written_calls(self.format, tool_calls, protect);
+                value["content"] = Value::String(text);
+            }
+            all.push(value);
         }
-        all.push(value);
+        all
     }
-    all
 }
 
 fn call_value(call: &ToolCall, id: &str) -> Value {
     let function = json!({ "name": call.name, "arguments": call.arguments_value() });
     json!({ "id": id, "type": "function", "function": function })
+}
+
+/// Calls as the model writes them. Only their names and arguments are protected, as the markers may be special tokens.
+fn written_calls(format: CallFormat, calls: &[ToolCall], protect: &dyn Fn(&str) -> String) -> String {
+    let notation = format.notation();
+    let written = |call: &ToolCall| {
+        let arguments = call.arguments_value();
+        let arguments = match notation.arguments {
+            ArgumentStyle::Json => to_json(&arguments),
+            ArgumentStyle::Tagged => parameters::written(&arguments),
+            ArgumentStyle::Python => python::arguments(&arguments),
+        };
+        notation.head(&protect(&call.name)) + &protect(&arguments) + notation.tail
+    };
+    let calls: Vec<String> = calls.iter().map(written).collect();
+    let opening = notation.openings.first().copied().unwrap_or_default();
+    [opening, notation.lead, &calls.join(notation.separator.unwrap_or("\n")), notation.closing].concat()
 }
 
 /// Call IDs for the template. Mistral's templates accept only nine alphanumeric characters.
@@ -144,14 +203,12 @@ fn tool_response(message: &Message) -> String {
 
 /// The content of an assistant message, with its calls as text.
 fn assistant_content(message: &Message) -> String {
-    let hermes = CallFormat::Hermes.notation();
-    let call = |call: &ToolCall| {
-        let arguments = to_json(&call.arguments_value());
-        format!("<tool_call>\n{}{arguments}{}", hermes.head(&call.name), hermes.tail)
-    };
-    let text = Some(message.content.text().into_owned());
-    let text = text.filter(|text| !text.is_empty() || message.tool_calls.is_empty());
-    text.into_iter().chain(message.tool_calls.iter().map(call)).collect::<Vec<_>>().join("\n")
+    let text = message.content.text().into_owned();
+    if message.tool_calls.is_empty() {
+        return text;
+    }
+    let calls = written_calls(CallFormat::Hermes, &message.tool_calls, &str::to_owned);
+    if text.is_empty() { calls } else { format!("{text}\n{calls}") }
 }
 
 fn instructions(tools: &[Tool]) -> String {

@@ -23,6 +23,17 @@ pub fn literal(value: &Value) -> String {
     }
 }
 
+/// The arguments of a call between its parentheses. Arguments that are no object are left as they are.
+pub fn arguments(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| format!("{name}={}", literal(value))).collect::<Vec<_>>().join(", ")
+        }
+        Value::String(text) => text.clone(),
+        other => literal(other),
+    }
+}
+
 /// True if an argument with this name can be written and read.
 pub fn is_argument_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(|ch: char| ch.is_whitespace() || "=,()[]{}'\"".contains(ch))
@@ -212,9 +223,9 @@ fn unescape(escape: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
-    use super::PythonParser;
+    use super::{PythonParser, arguments};
 
     /// The JSON of arguments, and the characters that were left.
     fn parsed(text: &str) -> (String, usize) {
@@ -251,6 +262,13 @@ mod tests {
             assert_eq!((json.as_str(), left), (expected, "]<|tool_call_end|>".len()), "{text}");
             assert!(serde_json::from_str::<Value>(&json).is_ok(), "{json}");
         }
+    }
+
+    #[test]
+    fn a_call_that_was_written_is_read_as_the_same_arguments() {
+        let value = json!({ "s": "\"it's\"\n\\ \u{1} é", "n": [1, -2.5, 1e300], "o": { "a b": null, "c": [true, false, {}] }, "e": {} });
+        let (json, _) = parsed(&format!("{})", arguments(&value)));
+        assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), value, "{json}");
     }
 
     #[test]
