@@ -77,7 +77,7 @@ fn a_text_is_cached_after_a_restart_until_its_project_is_archived_or_there_is_no
         let (again, cached) = send(&server, key, &body);
         assert!(again == text && cached > 100, "{cached} tokens are cached");
     }
-    let archived = server.request(Method::DELETE, &format!("/v1/projects/{project}"), None);
+    let archived = server.request(Method::POST, &format!("/v1/projects/{project}/archive"), None);
     assert_eq!(archived.status(), 200);
     stop(server);
     let server = start(folder.path(), &["--prefix-cache-disk", "64MiB"]);

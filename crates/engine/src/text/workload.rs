@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::active_request::{ActiveRequest, Outcome};
 use super::model::TextModel;
-use super::prefix_transfer::PrefixWriter;
+use super::prefix_writer::PrefixWriter;
 use super::queue::TextQueue;
 use super::scheduler::{Batch, GroupBlock, ModelId, Row, SequenceId, StepPlan};
 use super::speculative::draft_model::DraftSlot;
