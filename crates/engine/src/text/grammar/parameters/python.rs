@@ -7,7 +7,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Builder, GrammarError, MAX_UNDESCRIBED, ParameterGrammar, References, names, references};
+use super::builder::{Builder, MAX_UNDESCRIBED, ParameterGrammar, References, names, references};
+use crate::text::grammar::error::GrammarError;
 use crate::text::grammar::regex_escape::quote;
 use crate::text::grammar::schema::{self, WHITE_SPACE};
 use crate::text::tools::python;

@@ -4,7 +4,8 @@
 use llguidance::api::GrammarWithLexer;
 use serde_json::Value;
 
-use super::{Builder, GrammarError, MAX_UNDESCRIBED};
+use super::builder::{Builder, MAX_UNDESCRIBED};
+use crate::text::grammar::error::GrammarError;
 use crate::text::grammar::regex_escape::{quote, without_anchors};
 use crate::text::tools::InputFormat;
 use crate::text::tools::parameters::{
