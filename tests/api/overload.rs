@@ -39,8 +39,10 @@ fn wait_queued(server: &Server, queued: usize) {
 
 /// A server whose slots and a project's half of the queue are taken by these connections.
 fn full_server(running: usize, queued: usize) -> (Server, Vec<TcpStream>) {
-    let server = Server::start_configured(&slow_model(), |config| {
-        (config.max_running, config.max_queued) = (running, 2 * queued)
+    // It computes 8,000 tokens for longer than any of these tests takes, also on a fast machine.
+    let model = TinyModel { blocks: 8, width: 384, ..slow_model() };
+    let server = Server::start_configured(&model, |config| {
+        (config.max_running, config.max_queued, config.speculate) = (running, 2 * queued, false)
     });
     let mut long = chat("hello", 8_000);
     long["stream"] = json!(true);

@@ -17,7 +17,7 @@ use super::schema::{self, Multiples};
 use crate::text::tools::{ArgumentStyle, InputFormat, Tool};
 use builder::{Builder, names};
 
-pub(super) use builder::ParameterGrammar;
+pub(super) use builder::{Budget, ParameterGrammar};
 
 /// Keywords of the schema of all arguments that are enforced here, or that say nothing about them.
 const KNOWN: [&str; 12] = [
@@ -35,6 +35,14 @@ const KNOWN: [&str; 12] = [
     "examples",
 ];
 
+/// Arguments that no schema describes.
+fn undescribed(style: ArgumentStyle) -> String {
+    match style {
+        ArgumentStyle::Tagged => tagged::undescribed(),
+        _ => python::undescribed(),
+    }
+}
+
 /// The rules that the grammars of all tools share.
 pub(super) fn shared_rules(style: ArgumentStyle) -> String {
     match style {
@@ -45,12 +53,12 @@ pub(super) fn shared_rules(style: ArgumentStyle) -> String {
 }
 
 impl ParameterGrammar {
-    /// `index`: that of the tool among those of the request. `nested`: lists, dicts and unions in the request so far.
+    /// `index`: that of the tool among those of the request.
     pub fn new(
         style: ArgumentStyle,
         index: usize,
         tool: &Tool,
-        nested: &mut usize,
+        budget: &mut Budget,
         multiples: &mut Multiples,
     ) -> Result<Self, GrammarError> {
         if let Some(format) = &tool.input {
@@ -58,7 +66,7 @@ impl ParameterGrammar {
         }
         let root = object_schema(index, tool)?;
         // Checks the schema and its size.
-        Part::new(String::new(), &root, String::new(), false, Some(index), multiples)?;
+        let whole = Part::new(String::new(), &root, String::new(), false, Some(index), multiples)?;
         let mut builder = Builder {
             index,
             tool,
@@ -66,11 +74,15 @@ impl ParameterGrammar {
             multiples,
             written: Self::default(),
             definitions: 0,
-            nested,
+            budget,
             rules: 0,
             is_json: false,
         };
-        builder.parameters(style)?;
+        match whole.unenforced.iter().any(String::is_empty) {
+            // It is too large.
+            true => builder.leave_all_open(style)?,
+            false => builder.parameters(style)?,
+        }
         Ok(builder.written)
     }
 
@@ -90,6 +102,12 @@ impl ParameterGrammar {
 }
 
 impl Builder<'_> {
+    /// Any arguments: the schema is too large.
+    fn leave_all_open(&mut self, style: ArgumentStyle) -> Result<(), GrammarError> {
+        self.written.expression = undescribed(style);
+        self.leave_open(String::new())
+    }
+
     fn parameters(&mut self, style: ArgumentStyle) -> Result<(), GrammarError> {
         let root = self.root;
         for keyword in root.as_object().into_iter().flat_map(Map::keys).filter(|key| !KNOWN.contains(&key.as_str())) {
@@ -101,14 +119,14 @@ impl Builder<'_> {
         let properties = root.get("properties").and_then(Value::as_object).filter(|properties| !properties.is_empty());
         let Some(properties) = properties else {
             if root.get("additionalProperties") != Some(&json!(false)) {
-                self.written.expression = match style {
-                    ArgumentStyle::Tagged => tagged::undescribed(),
-                    _ => python::undescribed(),
-                };
+                self.written.expression = undescribed(style);
             }
             return Ok(());
         };
         let required = names(root.get("required"));
+        if style == ArgumentStyle::Python && !self.has_rules(2 * properties.len()) {
+            return self.leave_all_open(style);
+        }
         if required.iter().any(|name| !properties.contains_key(*name)) {
             self.leave_open(".required".to_owned())?;
         }
@@ -117,6 +135,12 @@ impl Builder<'_> {
             |(name, schema): &(&String, &Value)| *schema != &json!(false) || required.contains(&name.as_str());
         for (name, schema) in properties.iter().filter(is_possible) {
             let pointer = schema::child("/properties", name);
+            let can_be_written = style != ArgumentStyle::Python || crate::text::tools::python::is_argument_name(name);
+            if !can_be_written && !required.contains(&name.as_str()) {
+                // The model cannot use it.
+                self.leave_open(self.path(&pointer))?;
+                continue;
+            }
             let parameter = match style {
                 ArgumentStyle::Tagged => self.tagged_parameter(name, schema, &pointer)?,
                 _ => self.python_parameter(name, schema, &pointer)?,

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::error::GrammarError;
 use super::json_string;
-use super::parameters::{self, ParameterGrammar};
+use super::parameters::{self, Budget, ParameterGrammar};
 use super::part::{Part, Unenforced, object_schema};
 use super::regex_escape::{escape, quote, without_anchors};
 use super::schema::{Multiples, WHITE_SPACE};
@@ -26,7 +26,7 @@ const TEXT: &str = "text";
 /// The source of a grammar.
 pub(super) struct Source {
     /// Absent if the output is a single schema.
-    lark: Option<String>,
+    pub lark: Option<String>,
     /// The grammar of the text, if it is not a schema.
     text: Option<GrammarWithLexer>,
     pub schemas: Vec<Part>,
@@ -48,7 +48,7 @@ pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<So
     let (mut inputs, mut unenforced, mut rules) = (Vec::new(), Vec::new(), String::new());
     let Some(syntax) = syntax else { return Ok(Source { lark: None, text, schemas, inputs, unenforced }) };
     let style = syntax.format.notation().arguments;
-    let (mut expressions, mut nested) = (Vec::new(), 0);
+    let (mut expressions, mut budget) = (Vec::new(), Budget::default());
     for (index, tool) in &syntax.callable {
         if style == ArgumentStyle::Json {
             match &tool.input {
@@ -57,7 +57,7 @@ pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<So
             }
             expressions.push(format!("@{}", arguments_name(*index)));
         } else {
-            let parameters = ParameterGrammar::new(style, *index, tool, &mut nested, &mut multiples)?;
+            let parameters = ParameterGrammar::new(style, *index, tool, &mut budget, &mut multiples)?;
             schemas.extend(parameters.schemas);
             inputs.extend(parameters.input.map(|grammar| (*index, grammar)));
             unenforced.extend(parameters.unenforced);

@@ -710,3 +710,34 @@ fn many_tools_and_optional_parameters_stay_within_the_step_limits() {
     let text = "<|tool_call_start|>[look_up_99(city='Rome'), make_14(city=\"Oslo\")]<|tool_call_end|>";
     assert_eq!(read(&mut matcher(&many), text), (text.len(), true));
 }
+
+/// Schemas that are small, and would be large with all their references resolved and all their combinations written.
+#[test]
+fn schemas_of_keyword_arguments_that_multiply_are_left_open() {
+    let refer = |target: &str| json!({ "$ref": format!("#/$defs/{target}") });
+    let optional = |count: usize, schema: serde_json::Value| -> serde_json::Map<_, _> {
+        (0..count).map(|at| (format!("p{at}"), schema.clone())).collect()
+    };
+    let strings: Vec<_> = (0..100).map(|at| json!({ "type": "string", "pattern": format!("^{at}$") })).collect();
+    let mut alternatives = vec![refer("y"); 99];
+    alternatives.push(json!({ "allOf": [refer("z")] }));
+    let long: String = "x".repeat(200_000);
+    let many_types =
+        json!({ "type": vec!["object"; 100], "minProperties": 1, "properties": { "a": { "const": long } } });
+    for parameters in [
+        json!({ "type": "object", "properties": optional(400, refer("x")),
+            "$defs": { "x": { "anyOf": alternatives }, "y": { "anyOf": strings }, "z": {} } }),
+        json!({ "type": "object", "properties": optional(400, refer("big")),
+            "$defs": { "big": { "type": "object", "minProperties": 1, "description": long } } }),
+        json!({ "type": "object", "properties": { "x": { "type": vec!["object"; 100], "properties": { "q": many_types } } } }),
+        json!({ "type": "object", "properties": optional(4_000, json!({ "enum": ["a", "b"] })) }),
+    ] {
+        let syntax = python(parameters, false);
+        let tools = [syntax.callable[0].1.clone()].into();
+        let built = source::build(&OutputSpec { tools, ..OutputSpec::default() }, Some(&syntax)).unwrap();
+        let lark = built.lark.as_ref().unwrap();
+        let (rules, bytes) = (lark.lines().count(), lark.len());
+        assert!(rules < 4_200 && bytes < 1 << 20 && built.schemas.len() <= 400, "{rules} rules of {bytes} bytes");
+        assert!(!built.unenforced().is_empty());
+    }
+}

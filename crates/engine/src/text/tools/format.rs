@@ -129,7 +129,9 @@ impl CallFormat {
         } else if has("<|tool_call|>") && has("<|start_of_role|>") {
             Some(Self::Granite3)
         // Some templates of LFM2 and LFM2.5 show only the list of tools.
-        } else if has("<|tool_call_start|>") || (has("List of tools: ") && has("<|im_start|>")) {
+        } else if has("<|tool_call_start|>")
+            || (has("<|im_start|>") && (has("List of tools: [") || has("List of tools: <|tool_list_start|>")))
+        {
             Some(Self::Lfm2)
         } else if has("\"parameters\": ") && (has("<|python_tag|>") || has("ipython")) {
             Some(Self::Llama)

@@ -8,6 +8,8 @@ use crate::text::grammar::part::{Part, Unenforced};
 use crate::text::grammar::schema::{self, Multiples};
 use crate::text::tools::Tool;
 
+/// Max bytes of schemas of values that a request has copies of.
+const MAX_COPIES: usize = 4 << 20;
 /// Max bytes of definitions that the schemas of a tool's parameters have copies of.
 const MAX_DEFINITIONS: usize = 1 << 20;
 /// Max parameters that no schema describes.
@@ -27,6 +29,29 @@ pub struct ParameterGrammar {
     pub unenforced: Vec<Unenforced>,
 }
 
+/// What the grammars of all tools of a request have taken so far. It is never given back, so it bounds the work, too.
+#[derive(Debug, Default)]
+pub struct Budget {
+    /// Schemas that were read for Python's literals.
+    pub(super) values: usize,
+    /// Lists, dicts and unions of Python's literals.
+    pub(super) nested: usize,
+    /// Rules of Python's literals.
+    pub(super) rules: usize,
+    /// Bytes of schemas that were copied.
+    copied: usize,
+}
+
+impl Budget {
+    /// Counts copies of a schema. False: there would be too many bytes.
+    pub(super) fn may_copy(&mut self, schema: &Value, count: usize) -> bool {
+        if self.copied < MAX_COPIES {
+            self.copied = self.copied.saturating_add(schema.to_string().len().saturating_mul(count));
+        }
+        self.copied < MAX_COPIES
+    }
+}
+
 /// Writes the grammar of one tool's arguments.
 pub(super) struct Builder<'a> {
     pub(super) index: usize,
@@ -37,9 +62,8 @@ pub(super) struct Builder<'a> {
     pub(super) written: ParameterGrammar,
     /// Bytes of definitions that were copied.
     pub(super) definitions: usize,
-    /// Of Python's literals: lists, dicts and unions in the request so far, rules of the tool, and whether the current
-    /// parameter must be JSON.
-    pub(super) nested: &'a mut usize,
+    pub(super) budget: &'a mut Budget,
+    /// Of Python's literals: rules of the tool, and whether the current parameter must be JSON.
     pub(super) rules: usize,
     pub(super) is_json: bool,
 }
@@ -57,7 +81,8 @@ impl Builder<'_> {
     /// Adds the schema of a value that is written as JSON. Returns the expression for it.
     pub(super) fn json(&mut self, schema: &Value, pointer: &str) -> Result<String, GrammarError> {
         let path = self.path(pointer);
-        let schema = match self.with_definitions(schema) {
+        let copy = if self.budget.may_copy(schema, 1) { self.with_definitions(schema) } else { None };
+        let schema = match copy {
             Some(schema) => schema,
             None => {
                 self.leave_open(path.clone())?;

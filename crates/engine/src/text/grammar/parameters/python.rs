@@ -16,6 +16,9 @@ use crate::text::tools::python;
 /// Max nesting of lists, dicts and unions that are not written as JSON, and max number of them in a request.
 const MAX_DEPTH: usize = 8;
 const MAX_NESTED: usize = 500;
+/// Max schemas that are read for a request, and max rules, with whose square the compiler's time grows.
+const MAX_VALUES: usize = 20_000;
+const MAX_RULES: usize = 4_096;
 /// Max items of a list, fields of a dict and values of an `enum`.
 const MAX_ITEMS: u64 = 100;
 
@@ -75,7 +78,7 @@ python_argument: PYTHON_NAME "=" python_value
 PYTHON_DOUBLE: /"([^"\\\x00-\x1f\x7f]|\\["'\\bfnrt])*"/
 PYTHON_SINGLE: /'([^'\\\x00-\x1f\x7f]|\\["'\\bfnrt])*'/
 PYTHON_INTEGER: /-?(0|[1-9][0-9]*)/
-PYTHON_NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/
+PYTHON_NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{{1,2}})?/
 PYTHON_BOOLEAN: "True" | "False"
 PYTHON_NAME: /[A-Za-z_][A-Za-z0-9_]{{0,99}}/
 PYTHON_COMMA: {comma}
@@ -107,7 +110,6 @@ impl Builder<'_> {
     fn python_value(&mut self, schema: &Value, pointer: &str) -> Result<String, GrammarError> {
         let ParameterGrammar { rules, schemas, unenforced, .. } = &self.written;
         let before = (rules.len(), schemas.len(), unenforced.len(), self.multiples.clone());
-        let nested = *self.nested;
         self.is_json = false;
         let value = self.literal(schema, pointer, 0)?;
         if !self.is_json {
@@ -118,7 +120,6 @@ impl Builder<'_> {
         schemas.truncate(before.1);
         unenforced.truncate(before.2);
         *self.multiples = before.3;
-        *self.nested = nested;
         self.json(schema, pointer)
     }
 
@@ -151,6 +152,14 @@ impl Builder<'_> {
 
     /// The expression for values of a schema.
     fn literal(&mut self, schema: &Value, pointer: &str, depth: usize) -> Result<String, GrammarError> {
+        self.budget.values += 1;
+        if self.is_json {
+            return Ok(String::new());
+        }
+        if self.budget.values > MAX_VALUES {
+            self.leave_open(self.path(pointer))?;
+            return Ok("python_value".to_owned());
+        }
         if let Some(expression) = self.structure(schema, pointer, depth)? {
             return Ok(expression);
         }
@@ -187,7 +196,8 @@ impl Builder<'_> {
             return self.alternatives(all.iter().enumerate().map(one), depth);
         }
         match fields.get("type") {
-            Some(Value::Array(types)) => {
+            // There are seven types.
+            Some(Value::Array(types)) if types.len() <= 7 && self.budget.may_copy(schema, types.len()) => {
                 let of_type = |name: &Value| {
                     let mut fields = fields.clone();
                     fields.insert("type".to_owned(), name.clone());
@@ -220,14 +230,15 @@ impl Builder<'_> {
 
     /// Counts a value that contains others. False: it is one too many.
     fn may_nest(&mut self, depth: usize) -> bool {
-        *self.nested += 1;
-        depth < MAX_DEPTH && *self.nested <= MAX_NESTED
+        self.budget.nested += 1;
+        depth < MAX_DEPTH && self.budget.nested <= MAX_NESTED
     }
 
     /// One of these values.
     fn choice(&mut self, values: &[&Value]) -> Option<String> {
         let is_short = values.len() as u64 <= MAX_ITEMS;
-        if values.is_empty() || !is_short || !values.iter().all(|value| schema::is_written(value)) {
+        if values.is_empty() || !is_short || !self.has_rules(1) || !values.iter().all(|value| schema::is_written(value))
+        {
             return None;
         }
         let literals = values.iter().flat_map(|value| match value.as_str() {
@@ -267,6 +278,7 @@ impl Builder<'_> {
         if !(items.is_object() || items == &any)
             || min > MAX_ITEMS
             || max.is_some_and(|max| max > MAX_ITEMS || max < min)
+            || !self.has_rules(2)
             || !self.may_nest(depth)
         {
             return Ok(None);
@@ -292,7 +304,8 @@ impl Builder<'_> {
         pointer: &str,
         depth: usize,
     ) -> Result<Option<String>, GrammarError> {
-        if !self.may_nest(depth) {
+        let count = fields.get("properties").and_then(Value::as_object).map_or(0, Map::len);
+        if !self.has_rules(2 * count + 2) || !self.may_nest(depth) {
             return Ok(None);
         }
         let others = fields.get("additionalProperties");
@@ -328,6 +341,11 @@ impl Builder<'_> {
         Ok(Some(self.rule(&format!("\"{{\" {fields} \"}}\""))))
     }
 
+    /// True if the request may have so many more rules.
+    pub(super) fn has_rules(&self, count: usize) -> bool {
+        self.budget.rules + count <= MAX_RULES
+    }
+
     /// Adds a rule. Returns its name.
     fn rule(&mut self, expression: &str) -> String {
         self.define("python", expression)
@@ -337,6 +355,7 @@ impl Builder<'_> {
     fn define(&mut self, name: &str, expression: &str) -> String {
         let name = format!("{name}_{}_{}", self.index, self.rules);
         self.rules += 1;
+        self.budget.rules += 1;
         self.written.rules.push_str(&format!("{name}: {expression}\n"));
         name
     }
