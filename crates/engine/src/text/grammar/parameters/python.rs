@@ -156,6 +156,10 @@ impl Builder<'_> {
         if self.is_json {
             return Ok(String::new());
         }
+        if self.budget.values > MAX_VALUES && depth > 0 {
+            self.is_json = true;
+            return Ok(String::new());
+        }
         if self.budget.values > MAX_VALUES {
             self.leave_open(self.path(pointer))?;
             return Ok("python_value".to_owned());
