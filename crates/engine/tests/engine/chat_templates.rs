@@ -202,7 +202,7 @@ fn calls_are_written_into_the_text_if_the_template_does_not_write_them() {
     ];
     for (template, markers, expected) in [
         (
-            "{# tools List of tools: <|im_start|> #}{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}",
+            "{# tools List of tools: [ <|im_start|> #}{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}",
             ["<|tool_call_start|>", "<|tool_call_end|>", "<|end|>"],
             "user:hi;assistant:Wait.<|tool_call_start|>[f(a=[True, \"<|end|>'\"], b={\"c\": None}), g()]<|tool_call_end|>;tool:42;",
         ),
