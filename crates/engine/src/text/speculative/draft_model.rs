@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::settings::MAX_DRAFT_TOKENS;
 use crate::text::scheduler::{DraftContext, SequenceId, SequenceTokens};
-use crate::text::speculative::draft_payoff::{DraftCosts, DraftProgress, Round, RoundStats};
+use crate::text::speculative::draft_payoff::{DraftPayoff, DraftProgress, Round, RoundStats};
 use crate::text::step_cost_model::SpeculationCosts;
 use outpost_common::clock_rng::ClockRng;
 use outpost_models::causal_lm::{BatchRow, Logits, LogitsAt};
@@ -55,9 +55,7 @@ pub struct DraftModel {
     arenas: StateArenas,
     /// The tokens whose keys and values are in a block.
     computed: HashMap<BlockId, Vec<u32>>,
-    costs: DraftCosts,
-    /// Averages over the rounds of all sequences.
-    pub average: RoundStats,
+    pub payoff: DraftPayoff,
 }
 
 /// A sequence that is drafted for.
@@ -133,8 +131,8 @@ impl DraftModel {
     /// weights take `target_bytes` bytes.
     pub fn new(model: Arc<dyn DraftNetwork>, vocabulary: usize, target_bytes: u64, kind: KvType) -> Self {
         let arenas = model.new_arenas(kind);
-        let costs = DraftCosts::new(model.weight_bytes() as f64 / target_bytes.max(1) as f64);
-        Self { model, vocabulary, arenas, computed: HashMap::new(), costs, average: RoundStats::default() }
+        let payoff = DraftPayoff::new(model.weight_bytes() as f64 / target_bytes.max(1) as f64);
+        Self { model, vocabulary, arenas, computed: HashMap::new(), payoff }
     }
 
     pub fn id(&self) -> &str {
@@ -153,11 +151,6 @@ impl DraftModel {
         self.computed.clear();
     }
 
-    /// Seconds that a round is likely to save for a sequence, if `sequences` sequences are drafted for at once.
-    pub fn gain(&self, stats: &RoundStats, sequences: usize, costs: &SpeculationCosts) -> f64 {
-        stats.gain(costs, &self.costs.estimate(costs), sequences)
-    }
-
     /// True if the rounds of the `left` remaining tokens, which save `gain` seconds each, save more than catching up
     /// costs. Takes time in proportion to the text.
     pub fn is_worthwhile(
@@ -173,7 +166,7 @@ impl DraftModel {
         }
         let rounds = f64::from(left) / stats.tokens_per_round();
         let behind = context.tokens.len() - self.first_missing(&context.tokens, &context.blocks);
-        (behind - 1) as f64 * self.costs.estimate(costs).further < gain * rounds
+        (behind - 1) as f64 * self.payoff.costs.estimate(costs).further < gain * rounds
             && context.tokens.iter_from(0).all(|token| (token as usize) < self.vocabulary)
     }
 
@@ -216,7 +209,7 @@ impl DraftModel {
             let began = clock.uptime();
             let mut logits = self.forward(sequences)?;
             let took = clock.uptime().saturating_sub(began);
-            self.costs.measure(tokens, took.as_secs_f64(), costs);
+            self.payoff.costs.measure(tokens, took.as_secs_f64(), costs);
             self.advance(sequences, logits.rows().into_iter().flatten(), costs)?;
             self.model.reuse(logits);
         }
@@ -270,7 +263,7 @@ impl DraftModel {
             let more = sequence.push(token, confidence, costs) && !self.model.ends_with(token);
             sequence.count = usize::from(more);
         }
-        let cost = self.costs.estimate(costs);
+        let cost = self.payoff.costs.estimate(costs);
         let gain = |sequence: &DraftSequence| sequence.progress.expected_gain(costs);
         for sequence in sequences.iter_mut().filter(|sequence| gain(sequence) <= cost.further) {
             sequence.count = 0;

@@ -151,6 +151,46 @@ impl RoundStats {
     }
 }
 
+/// What is known of the drafts of one model or layer.
+#[derive(Debug)]
+pub struct DraftPayoff {
+    pub costs: DraftCosts,
+    /// Averages over the rounds of all sequences.
+    average: RoundStats,
+}
+
+impl DraftPayoff {
+    /// `size`: see [`DraftCosts::new`].
+    pub fn new(size: f64) -> Self {
+        Self { costs: DraftCosts::new(size), average: RoundStats::default() }
+    }
+
+    /// The statistics of a sequence, and the seconds that a round is likely to save for it, if these are more than its n-gram proposal
+    /// saves. `sequences`: those that are drafted for at once.
+    pub fn worthwhile(
+        &mut self,
+        draft: &mut DraftState,
+        sequences: usize,
+        costs: &SpeculationCosts,
+    ) -> Option<(RoundStats, f64)> {
+        if let Some(round) = draft.last_round() {
+            self.average.absorb(&round);
+        }
+        let stats = draft.stats(&self.average);
+        let gain = stats.gain(costs, &self.costs.estimate(costs), sequences);
+        if gain <= draft.alternative().max(0.) {
+            self.skip();
+            return None;
+        }
+        Some((stats, gain))
+    }
+
+    /// Records that a sequence is not drafted for.
+    pub fn skip(&mut self) {
+        self.average.regress();
+    }
+}
+
 /// The draft tokens of a sequence while they are made.
 #[derive(Debug)]
 pub struct DraftProgress {

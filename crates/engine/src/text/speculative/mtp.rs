@@ -5,7 +5,7 @@
 //! catch up with, and nothing to undo when draft tokens are rejected. Drafts of adapters come from the layer of their base.
 
 use super::draft_model::most_likely;
-use super::draft_payoff::{DraftCosts, DraftProgress, DraftState, Round, RoundStats};
+use super::draft_payoff::{DraftPayoff, DraftProgress, Round, RoundStats};
 use crate::text::model::TextModel;
 use crate::text::scheduler::{DraftStart, Row, SequenceId};
 use crate::text::step_cost_model::SpeculationCosts;
@@ -49,9 +49,7 @@ impl HiddenState {
 /// What is known of drafts with the layer of one model.
 #[derive(Debug)]
 pub struct MtpDrafter {
-    costs: DraftCosts,
-    /// Averages over the rounds of all sequences.
-    average: RoundStats,
+    pub payoff: DraftPayoff,
     /// Set after an error.
     is_disabled: bool,
 }
@@ -129,7 +127,7 @@ impl MtpDraft {
 impl MtpDrafter {
     /// `cost`: that of a draft token relative to a token of the network, as sizes suggest.
     pub fn new(cost: f64) -> Self {
-        Self { costs: DraftCosts::new(cost), average: RoundStats::default(), is_disabled: false }
+        Self { payoff: DraftPayoff::new(cost), is_disabled: false }
     }
 
     pub fn is_enabled(&self) -> bool {
@@ -138,24 +136,6 @@ impl MtpDrafter {
 
     pub fn disable(&mut self) {
         self.is_disabled = true;
-    }
-
-    /// The statistics of a sequence, if drafting for it and others, `sequences` in all, saves more than its n-gram proposal.
-    pub fn worthwhile(
-        &mut self,
-        draft: &mut DraftState,
-        sequences: usize,
-        costs: &SpeculationCosts,
-    ) -> Option<RoundStats> {
-        if let Some(round) = draft.last_round() {
-            self.average.absorb(&round);
-        }
-        let stats = draft.stats(&self.average);
-        let is_worthwhile = stats.gain(costs, &self.costs.estimate(costs), sequences) > draft.alternative().max(0.);
-        if !is_worthwhile {
-            self.average.regress();
-        }
-        is_worthwhile.then_some(stats)
     }
 
     /// Drafts for all sequences in one batch, as long as that pays.
@@ -172,7 +152,7 @@ impl MtpDrafter {
             let began = clock.uptime();
             let mut logits = model.draft(&rows, arenas)?;
             let took = clock.uptime().saturating_sub(began);
-            self.costs.measure(rows.len(), took.as_secs_f64(), costs);
+            self.payoff.costs.measure(rows.len(), took.as_secs_f64(), costs);
             let hidden = logits.take_hidden();
             let going = drafts.iter_mut().filter(|draft| draft.continues);
             for ((draft, logits), hidden) in going.zip(logits.rows().into_iter().flatten()).zip(hidden) {
@@ -186,7 +166,7 @@ impl MtpDrafter {
     }
 
     fn stop_unprofitable(&self, drafts: &mut [MtpDraft], costs: &SpeculationCosts) {
-        let cost = self.costs.estimate(costs);
+        let cost = self.payoff.costs.estimate(costs);
         let gain = |draft: &MtpDraft| draft.progress.expected_gain(costs);
         drafts.iter_mut().for_each(|draft| draft.continues &= gain(draft) > cost.further);
         if !cost.is_worth(drafts.iter().filter(|draft| draft.continues).map(gain)) {

@@ -34,7 +34,7 @@ fn retain_worthwhile(slot: &DraftSlot, mut candidates: Vec<Candidate>, costs: &S
     candidates.retain(|Candidate { context, expected, gain, stats, .. }| {
         let is_worthwhile = draft_model.is_worthwhile(context, *expected, *gain, stats, costs);
         if !is_worthwhile {
-            draft_model.average.regress();
+            draft_model.payoff.skip();
         }
         is_worthwhile
     });
@@ -115,14 +115,8 @@ impl TextWorkload {
         let decoding: Vec<_> = draft_states.filter(|(id, ..)| state.scheduler.is_decoding(*id)).collect();
         let (count, mut candidates) = (decoding.len(), Vec::new());
         for (id, draft, _) in decoding {
-            if let Some(round) = draft.last_round() {
-                draft_model.average.absorb(&round);
-            }
-            let stats = draft.stats(&draft_model.average);
-            let gain = draft_model.gain(&stats, count, costs);
-            if gain <= draft.alternative().max(0.) {
-                draft_model.average.regress();
-            } else if let Some(context) = state.scheduler.draft_context(id) {
+            let Some((stats, gain)) = draft_model.payoff.worthwhile(draft, count, costs) else { continue };
+            if let Some(context) = state.scheduler.draft_context(id) {
                 let expected = context.left.min(expected);
                 candidates.push(Candidate { id, context, expected, gain, stats, has_rounds: draft.has_rounds() });
             }

@@ -43,7 +43,7 @@ impl TextWorkload {
         let decoding: Vec<_> = decoding.collect();
         let (count, mut drafts) = (decoding.len(), Vec::new());
         for (id, draft, start, hidden) in decoding {
-            let Some(stats) = drafter.worthwhile(draft, count, costs) else { continue };
+            let Some((stats, _)) = drafter.payoff.worthwhile(draft, count, costs) else { continue };
             let max_tokens = MAX_DRAFT_TOKENS.min(start.left.saturating_sub(1) as usize);
             let (max_tokens, blocks) = state.scheduler.reserve_lookahead(id, max_tokens, max_bytes);
             if max_tokens > 0 {
