@@ -23,7 +23,7 @@ use actix_web::web::Data;
 use arc_swap::ArcSwap;
 
 pub use self::engine_settings::{command_settings, start_engine};
-use self::engine_settings::{engine_settings, select_devices};
+use self::engine_settings::{delete_unused_prefix_cache, engine_settings, select_devices};
 use self::failed_start::DataFolderSnapshot;
 use self::model_upkeep::ModelUpkeep;
 use self::periodic_work::{exchange_leases, prune, record_run, sweep};
@@ -164,6 +164,7 @@ impl App {
             Tls::Off | Tls::Files { .. } => certificate,
         };
         let tls = certificate.as_ref().map(Certificate::server_config).transpose()?;
+        delete_unused_prefix_cache(config);
         let settings = engine_settings(config, devices, &store);
         for line in settings.devices.describe(settings.threads) {
             tracing::debug!("{line}");

@@ -37,19 +37,21 @@ pub(super) fn engine_settings(config: &Config, devices: engine::Devices, store: 
     }
 }
 
-/// Deletes the files of an earlier run if there is no prefix cache on disk any more.
-fn prefix_disk(config: &Config, store: &Store) -> Option<engine::PrefixDiskSettings> {
+/// Deletes the prefix cache on disk of an earlier run, if there is none any more.
+pub(super) fn delete_unused_prefix_cache(config: &Config) {
     let folder = config.paths.data.join(PREFIX_CACHE_FOLDER);
-    let max_bytes = config.prefix_cache_disk.filter(|bytes| *bytes > 0);
-    if max_bytes.is_none()
+    if config.prefix_cache_disk.is_none()
         && let Err(error) = fs::remove_dir_all(&folder)
         && error.kind() != io::ErrorKind::NotFound
     {
         tracing::warn!(%error, path = %folder.display(), "the prefix cache on disk is off, but its folder cannot be deleted");
     }
+}
+
+fn prefix_disk(config: &Config, store: &Store) -> Option<engine::PrefixDiskSettings> {
     Some(engine::PrefixDiskSettings {
-        folder,
-        max_bytes: max_bytes?,
+        folder: config.paths.data.join(PREFIX_CACHE_FOLDER),
+        max_bytes: config.prefix_cache_disk?,
         key: engine::PrefixDiskKey(store.pepper().prefix_cache_key()),
         reserve: DiskReserve::new(&config.paths.data, config.min_free_disk),
     })

@@ -148,8 +148,7 @@ impl Projects {
 
     /// True if there is such a project and it is not archived.
     pub async fn is_active(&self, id: ProjectId) -> Result<bool> {
-        let record = self.store.read(move |tx| projects::find(tx, id)).await?;
-        Ok(record.is_some_and(|record| record.archived_at.is_none()))
+        self.store.read(move |tx| authorize::is_active_project(tx, id)).await
     }
 
     fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {

@@ -50,7 +50,6 @@ pub struct Pepper {
     records: hmac::Key,
     cursors: hmac::Key,
     urls: hmac::Key,
-    prefix_cache: Zeroizing<[u8; TAG_BYTES]>,
 }
 
 impl std::fmt::Debug for Pepper {
@@ -63,14 +62,11 @@ impl Pepper {
     pub(super) fn from_bytes(raw: [u8; LENGTH]) -> Self {
         let root = hmac::Key::new(hmac::HMAC_SHA256, &raw);
         let derive = |label: &[u8]| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&root, label).as_ref());
-        let mut prefix_cache = Zeroizing::new([0; TAG_BYTES]);
-        prefix_cache.copy_from_slice(hmac::sign(&root, b"outpost prefix cache 1").as_ref());
         Self {
             secrets: derive(b"outpost secrets 1"),
             records: derive(b"outpost records 1"),
             cursors: derive(b"outpost cursors 1"),
             urls: derive(b"outpost urls 1"),
-            prefix_cache,
             raw: Zeroizing::new(raw),
         }
     }
@@ -108,7 +104,10 @@ impl Pepper {
 
     /// The secret from which the keys of the prefix cache on disk derive.
     pub fn prefix_cache_key(&self) -> [u8; TAG_BYTES] {
-        *self.prefix_cache
+        let root = hmac::Key::new(hmac::HMAC_SHA256, self.raw());
+        let mut key = [0; TAG_BYTES];
+        key.copy_from_slice(hmac::sign(&root, b"outpost prefix cache 1").as_ref());
+        key
     }
 
     /// Stored in the database to detect a wrong pepper.

@@ -9,6 +9,7 @@
 use ring::digest::{Context, SHA256};
 
 use outpost_models::ModelError;
+use outpost_models::decoder_config::DecoderConfig;
 use outpost_models::peft::PeftAdapter;
 use outpost_models::weights::Weights;
 
@@ -28,6 +29,13 @@ pub fn of_network(weights: &dyn Weights) -> Result<u64, ModelError> {
         }
     }
     Ok(finish(hash))
+}
+
+/// The hash of a network's configuration.
+pub fn of_config(config: &DecoderConfig) -> u64 {
+    let mut hash = Context::new(&SHA256);
+    hash.update(format!("{config:?}").as_bytes());
+    finish(hash)
 }
 
 /// The hash of an adapter: its modules and scales, and all elements of the first and the last module.

@@ -48,8 +48,8 @@ pub struct TextNetwork {
     pub(crate) vocabulary: Vocabulary,
     /// A hash of the weights.
     content_hash: u64,
-    /// All that the network computes with besides its weights.
-    config: String,
+    /// A hash of the configuration: all that the network computes with besides its weights.
+    config_hash: u64,
     /// Bytes of the longest token.
     longest_token: usize,
     /// Whether the tokens of a text begin with a space that the text does not have.
@@ -97,7 +97,7 @@ impl TextModel {
             key,
             network,
             content_hash,
-            config: format!("{config:?}"),
+            config_hash: content_hash::of_config(&config),
             vocabulary,
             longest_token,
             prepends_space,
@@ -141,8 +141,8 @@ impl TextModel {
     pub(crate) fn disk_root(&self, disk: &PrefixDisk, runtime: &Runtime, tenant: Tenant, long: bool) -> DiskRoot {
         let kv_type = runtime.settings.kv_type;
         let (device, kernels) = (runtime.device.kind(), Isa::detect().name());
-        let (weights, config, groups) = (self.content_hash, &self.config, self.network.state_groups(kv_type));
-        let description = format!("{device} {kernels} {kv_type:?} {weights:016x} {config} {groups:?}");
+        let (weights, config, groups) = (self.content_hash, self.config_hash, self.network.state_groups(kv_type));
+        let description = format!("{device} {kernels} {kv_type:?} {weights:016x} {config:016x} {groups:?}");
         let identity = ModelIdentity { id: &self.network_id, description: &description };
         disk.root(&identity, tenant, self.adapter().map(|adapter| adapter.content_hash), long)
     }

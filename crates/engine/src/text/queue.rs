@@ -247,14 +247,22 @@ impl TextQueue {
         self.prefix_disk.get().map(|disk| &**disk)
     }
 
-    /// Looks for a prompt in the prefix cache on disk.
-    fn find_on_disk(&self, model: &TextModel, request: &GenerationRequest) -> Option<PromptOnDisk> {
-        let disk = self.prefix_disk()?;
-        let root = model.disk_root(disk, &self.runtime, request.tenant, is_long(model, request));
+    /// Looks for a prompt in the prefix cache on disk, which takes time in proportion to its length, so a request for which there is no
+    /// room is refused before.
+    fn find_on_disk(
+        &self,
+        disk: &PrefixDisk,
+        model: &TextModel,
+        request: &GenerationRequest,
+    ) -> Result<PromptOnDisk, Refused> {
+        let (tenant, prompt, choices) = (request.tenant, request.prompt.len(), request.choices as usize);
+        let admits = |scheduler: &mut Scheduler| scheduler.admits(model.key, tenant, prompt, choices);
+        self.admit(&mut self.lock(), model, tenant, admits)?;
+        let root = model.disk_root(disk, &self.runtime, tenant, is_long(model, request));
         let names = disk.names(root, SequenceTokens::new(request.prompt.clone()).blocks_from(0));
         let groups = model.network.state_groups(self.runtime.settings.kv_type).len();
         let found = disk.find(&names, groups);
-        Some(PromptOnDisk { root, names, found })
+        Ok(PromptOnDisk { root, names, found })
     }
 
     /// Lets a new request wait for the blocks of its prompt that are on disk and not in memory.
@@ -340,14 +348,10 @@ impl TextQueue {
         request: GenerationRequest,
         capacity: usize,
     ) -> Result<mpsc::Receiver<DeltaResult>, Refused> {
-        // Before anything that takes time in proportion to the prompt.
-        let (tenant, prompt, choices) = (request.tenant, request.prompt.len(), request.choices as usize);
-        let admits = |scheduler: &mut Scheduler| scheduler.admits(model.key, tenant, prompt, choices);
-        self.admit(&mut self.lock(), model, tenant, admits)?;
         let (sender, receiver) = mpsc::channel(capacity + 1);
         let Ok(failure_permit) = sender.clone().try_reserve_owned() else { return Err(Refused::ShuttingDown) };
-        let submitted_at = self.runtime.clock.uptime();
-        let on_disk = self.find_on_disk(model, &request);
+        let (tenant, submitted_at) = (request.tenant, self.runtime.clock.uptime());
+        let on_disk = self.prefix_disk().map(|disk| self.find_on_disk(disk, model, &request)).transpose()?;
         let disk = on_disk.as_ref().map(|prompt| prompt.root);
         let mut state = self.lock();
         self.runtime.faults.point("text.push");

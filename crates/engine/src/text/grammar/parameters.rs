@@ -135,17 +135,12 @@ impl Builder<'_> {
             |(name, schema): &(&String, &Value)| *schema != &json!(false) || required.contains(&name.as_str());
         for (name, schema) in properties.iter().filter(is_possible) {
             let pointer = schema::child("/properties", name);
-            let can_be_written = style != ArgumentStyle::Python || crate::text::tools::python::is_argument_name(name);
-            if !can_be_written && !required.contains(&name.as_str()) {
-                // The model cannot use it.
-                self.leave_open(self.path(&pointer))?;
-                continue;
-            }
+            let is_required = required.contains(&name.as_str());
             let parameter = match style {
-                ArgumentStyle::Tagged => self.tagged_parameter(name, schema, &pointer)?,
-                _ => self.python_parameter(name, schema, &pointer)?,
+                ArgumentStyle::Tagged => Some(self.tagged_parameter(name, schema, &pointer)?),
+                _ => self.python_parameter(name, schema, &pointer, is_required)?,
             };
-            parameters.push((parameter, required.contains(&name.as_str())));
+            parameters.extend(parameter.map(|parameter| (parameter, is_required)));
         }
         self.written.expression = match style {
             ArgumentStyle::Tagged => tagged::sequence(&parameters),

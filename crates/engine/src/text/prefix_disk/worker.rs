@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use super::files::{self, disk_bytes, file_name};
@@ -78,13 +78,13 @@ impl Shared {
         let mut state = self.lock();
         loop {
             let is_late = state.closes_at.is_some_and(|at| self.clock.uptime() >= at);
-            if let Some(task) = Some(()).filter(|()| !is_late).and_then(|()| self.take_task(&mut state)) {
+            if !is_late && let Some(task) = self.take_task(&mut state) {
                 return task;
             }
             if state.closes_at.is_some() {
                 return Task::End;
             }
-            state = self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 

@@ -92,18 +92,23 @@ pub(super) fn undescribed() -> String {
 }
 
 impl Builder<'_> {
-    /// `pointer`: that of its schema.
+    /// `pointer`: that of its schema. `None`: it is left out, because the model cannot write its name.
     pub(super) fn python_parameter(
         &mut self,
         name: &str,
         schema: &Value,
         pointer: &str,
-    ) -> Result<String, GrammarError> {
+        is_required: bool,
+    ) -> Result<Option<String>, GrammarError> {
         if !python::is_argument_name(name) {
-            return Err(self.error(pointer, "has a name that cannot be written in this model's format of calls"));
+            if is_required {
+                return Err(self.error(pointer, "has a name that cannot be written in this model's format of calls"));
+            }
+            self.leave_open(self.path(pointer))?;
+            return Ok(None);
         }
         let value = self.python_value(schema, pointer)?;
-        Ok(format!("{} {value}", quote(&format!("{name}="))))
+        Ok(Some(format!("{} {value}", quote(&format!("{name}=")))))
     }
 
     /// The expression for the value of a parameter. If a part of it would need copies of definitions, all of it is JSON.
