@@ -28,6 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benches/peers"))
 
 import smoke  # noqa: E402
+from audio_server import multipart  # noqa: E402
 from chat import Outpost, prompt  # noqa: E402
 
 CHAT, EMBEDDINGS = "smollm2-135m-instruct", "all-minilm-l6-v2"
@@ -105,19 +106,14 @@ def image(server, seed):
 
 
 def transcription(server, seed):
-    boundary, seconds = "boundary", smoke.few(30, 1)
+    seconds = smoke.few(30, 1)
     noise = random.Random(seed).randbytes(2 * smoke.RATE * seconds)
     audio = io.BytesIO()
     with wave.open(audio, "wb") as file:
         file.setparams((1, 2, smoke.RATE, 0, "NONE", ""))
         file.writeframes(noise)
-    parts = [
-        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
-        for name, value in (("model", server.model), ("temperature", "0"), ("language", "en"))
-    ]
-    head = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="noise.wav"\r\n\r\n'
-    body = "".join([*parts, head]).encode() + audio.getvalue() + f"\r\n--{boundary}--\r\n".encode()
-    kind = f"multipart/form-data; boundary={boundary}"
+    fields = {"model": server.model, "temperature": "0", "language": "en"}
+    body, kind = multipart(fields, "noise.wav", audio.getvalue())
     return seconds / server.request_seconds("POST", "/v1/audio/transcriptions", body, kind)
 
 

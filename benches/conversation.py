@@ -72,8 +72,7 @@ def converse(server):
 def continue_after_restart(server, text):
     server.restart()
     turn(server, new_tokens("warm"))
-    first, cached, tokens = turn(server, text + new_tokens(TURNS))
-    return first, cached, tokens
+    return turn(server, text + new_tokens(TURNS))
 
 
 def measure_model(name, path, args):

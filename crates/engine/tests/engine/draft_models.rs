@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use outpost_engine::{Drafts, Engine, GenerationRequest, Settings};
 
-use crate::harness::{ChoiceOutput, Rig, TestClock, greedy, memory, outputs, pieces, request, settings};
+use crate::harness::{ChoiceOutput, Rig, TestClock, greedy, memory, outputs, pieces, prompt, request, settings};
 use crate::tiny_model::{self, TinyModel};
 
 /// The draft model: a part of `LARGE` with the same output.
@@ -31,11 +31,6 @@ fn rig(draft: Option<&TinyModel>, change: impl FnOnce(&mut Settings)) -> Rig {
     let engine = Engine::start(settings, clock.clone()).unwrap();
     let model = engine.models().load("large").unwrap();
     Rig { engine, model, clock, dir }
-}
-
-/// A prompt without repetitions.
-fn prompt(first: u32, count: u32) -> Vec<u32> {
-    (0..count).map(|at| (first * 53 + at * 7) % 251).collect()
 }
 
 /// Greedy and sampled requests, with one and several choices, of lengths around the block size.

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use candle_core::Device;
+use futures_util::future::join_all;
 use outpost_common::device_choice::DeviceChoice;
 use outpost_engine::{
     DeltaStream, Devices, Engine, Failure, FinishReason, GenerationRequest, Load, Sampling, Settings, TextDelta,
@@ -56,10 +57,20 @@ pub struct Rig {
 
 /// An engine with one tiny model, loaded.
 pub fn rig(options: &TinyModel, change: impl FnOnce(&mut Settings)) -> Rig {
+    rig_of_file(&tiny_model::bytes(options), |settings| {
+        // One delta for each token, unless a test changes it.
+        settings.speculate = false;
+        change(settings);
+    })
+}
+
+/// An engine with a GGUF file as its model, loaded.
+pub fn rig_of_file(file: &[u8], change: impl FnOnce(&mut Settings)) -> Rig {
     let dir = tempfile::tempdir().unwrap();
-    tiny_model::write(dir.path(), "tiny", options);
-    // One delta for each token, unless a test changes it.
-    let mut settings = Settings { speculate: false, ..settings(dir.path()) };
+    let folder = dir.path().join("tiny");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("tiny.gguf"), file).unwrap();
+    let mut settings = settings(dir.path());
     change(&mut settings);
     let clock = Arc::new(TestClock::default());
     let engine = Engine::start(settings, clock.clone()).unwrap();
@@ -97,6 +108,21 @@ pub fn greedy(prompt: Vec<u32>, max_tokens: u32) -> GenerationRequest {
     let mut request = request(prompt, max_tokens);
     request.sampling.temperature = 0.;
     request
+}
+
+/// A prompt without repetitions.
+pub fn prompt(first: u32, count: u32) -> Vec<u32> {
+    (0..count).map(|at| (first * 53 + at * 7) % 251).collect()
+}
+
+/// Greedy and sampled requests, with one and several choices, of lengths around the block size.
+pub fn mixed_requests() -> Vec<GenerationRequest> {
+    let request = |at: u32| {
+        let mut request = GenerationRequest { choices: 1 + at % 3, ..request(prompt(at, 13 + at * 7), 50) };
+        (request.sampling.temperature, request.sampling.seed) = (at as f32 % 4. * 0.4, u64::from(at));
+        request
+    };
+    (0..12).map(request).collect()
 }
 
 /// The complete output of one choice.
@@ -164,6 +190,34 @@ impl Rig {
 
     pub async fn run_one(&self, request: GenerationRequest) -> ChoiceOutput {
         self.run(request).await.remove(0)
+    }
+
+    /// Runs a request with one choice. Returns the number of cached tokens and the output.
+    pub async fn run_cached(&self, request: GenerationRequest) -> (u32, ChoiceOutput) {
+        let ticket = self.engine.submit(&self.model, request).unwrap();
+        let all = pieces(ticket.deltas).await.unwrap();
+        let cached = all[0].cached;
+        assert!(all.iter().all(|piece| piece.cached == cached), "every delta has the same count");
+        (cached, outputs(&all, 1).remove(0))
+    }
+
+    /// Runs one request after the other.
+    pub async fn alone(&self, requests: &[GenerationRequest]) -> Vec<Vec<ChoiceOutput>> {
+        let mut all = Vec::new();
+        for request in requests {
+            all.push(self.run(request.clone()).await);
+        }
+        all
+    }
+
+    /// Runs the requests at the same time.
+    pub async fn together(&self, requests: &[GenerationRequest]) -> Vec<Vec<ChoiceOutput>> {
+        let one = |request: &GenerationRequest| {
+            let (choices, ticket) =
+                (request.choices as usize, self.engine.submit(&self.model, request.clone()).unwrap());
+            async move { outputs(&pieces(ticket.deltas).await.unwrap(), choices) }
+        };
+        join_all(requests.iter().map(one).collect::<Vec<_>>()).await
     }
 
     /// A counter's value, summed over its series.

@@ -1,10 +1,8 @@
 //! Layers for multi-token prediction: they compute what the reference computes, and drafts with them change only the number of steps.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use outpost_engine::{Drafts, Engine, GenerationRequest, Settings};
+use outpost_engine::{Drafts, Settings};
 use outpost_models::backend::{Backend as _, Cpu, DType, Isa, Pool, Recurrent};
 use outpost_models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost_models::decoder::Decoder;
@@ -18,9 +16,7 @@ use outpost_models::weights::{DecoderCheckpoint, DraftingCheckpoint, Footprint};
 use serde_json::json;
 
 use crate::decoder_cases::{Case, cases, read_logits, root};
-use crate::harness::{
-    ChoiceOutput, Rig, TestClock, candle, candle_tolerance, cpu, greedy, memory, outputs, pieces, request, settings,
-};
+use crate::harness::{Rig, candle, candle_tolerance, cpu, greedy, memory, mixed_requests, prompt, rig_of_file};
 use crate::tiny_adapter::{Sizes, TinyAdapter};
 use crate::tiny_model::{self, TensorRow, TinyModel};
 
@@ -175,49 +171,13 @@ const MODEL: TinyModel =
 /// The metric label of tokens that the layer drafts.
 const LABEL: &str = "by=\"mtp\"";
 
-fn rig(file: &[u8], change: impl FnOnce(&mut Settings)) -> Rig {
-    let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().join("tiny");
-    std::fs::create_dir(&folder).unwrap();
-    std::fs::write(folder.join("tiny.gguf"), file).unwrap();
-    let mut settings = settings(dir.path());
-    change(&mut settings);
-    let clock = Arc::new(TestClock::default());
-    let engine = Engine::start(settings, clock.clone()).unwrap();
-    let model = engine.models().load("tiny").unwrap();
-    Rig { engine, model, clock, dir }
-}
-
 /// An engine without speculation.
 fn plain(file: &[u8]) -> Rig {
-    rig(file, |settings| settings.speculate = false)
+    rig_of_file(file, |settings| settings.speculate = false)
 }
 
 fn drafts(rig: &Rig) -> [u64; 2] {
     ["drafted_tokens", "accepted_tokens"].map(|name| rig.counter_with_label(name, LABEL))
-}
-
-/// A prompt without repetitions.
-fn prompt(first: u32, count: u32) -> Vec<u32> {
-    (0..count).map(|at| (first * 53 + at * 7) % 251).collect()
-}
-
-/// Greedy and sampled requests, with one and several choices, of lengths around the block size.
-fn requests() -> Vec<GenerationRequest> {
-    let request = |at: u32| {
-        let mut request = GenerationRequest { choices: 1 + at % 3, ..request(prompt(at, 13 + at * 7), 50) };
-        (request.sampling.temperature, request.sampling.seed) = (at as f32 % 4. * 0.4, u64::from(at));
-        request
-    };
-    (0..12).map(request).collect()
-}
-
-async fn together(rig: &Rig, requests: &[GenerationRequest]) -> Vec<Vec<ChoiceOutput>> {
-    let one = |request: &GenerationRequest| {
-        let (choices, ticket) = (request.choices as usize, rig.engine.submit(&rig.model, request.clone()).unwrap());
-        async move { outputs(&pieces(ticket.deltas).await.unwrap(), choices) }
-    };
-    join_all(requests.iter().map(one).collect::<Vec<_>>()).await
 }
 
 #[tokio::test]
@@ -225,15 +185,12 @@ async fn output_depends_neither_on_drafts_nor_on_other_requests_and_the_prefix_c
     // A tied random model mostly repeats itself, so some drafts are right.
     for tied in [false, true] {
         let file = tiny_model::bytes(&TinyModel { tied, ..MODEL });
-        let (requests, plain) = (requests(), plain(&file));
-        let mut expected = Vec::new();
-        for request in &requests {
-            expected.push(plain.run(request.clone()).await);
-        }
+        let (requests, plain) = (mixed_requests(), plain(&file));
+        let expected = plain.alone(&requests).await;
         assert_eq!(drafts(&plain), [0, 0]);
-        let drafting = rig(&file, |settings| settings.prefill_chunk = 24);
+        let drafting = rig_of_file(&file, |settings| settings.prefill_chunk = 24);
         for round in 0..2 {
-            assert_eq!(together(&drafting, &requests).await, expected, "tied {tied}, round {round}");
+            assert_eq!(drafting.together(&requests).await, expected, "tied {tied}, round {round}");
         }
         for (request, expected) in requests.iter().zip(&expected) {
             assert_eq!(drafting.run(request.clone()).await, *expected, "tied {tied}, alone");
@@ -247,13 +204,13 @@ async fn output_depends_neither_on_drafts_nor_on_other_requests_and_the_prefix_c
 #[tokio::test]
 async fn preempted_requests_draft_on() {
     let file = tiny_model::bytes(&MODEL);
-    let (plain, free) = (plain(&file), rig(&file, |_| ()));
+    let (plain, free) = (plain(&file), rig_of_file(&file, |_| ()));
     let requests: Vec<_> = (0..4).map(|at| greedy(prompt(at, 20), 200)).collect();
-    let expected = together(&plain, &requests).await;
+    let expected = plain.together(&requests).await;
     let resident = memory(&free.engine, "weights") + memory(&free.engine, "scratch");
     // Three layers have keys and values: 6,144 bytes a block, and 14 blocks at the end. The state of the two others takes five such blocks.
-    let tight = rig(&file, |settings: &mut Settings| settings.memory_bytes = resident + 45 * 6_144);
-    assert_eq!(together(&tight, &requests).await, expected);
+    let tight = rig_of_file(&file, |settings: &mut Settings| settings.memory_bytes = resident + 45 * 6_144);
+    assert_eq!(tight.together(&requests).await, expected);
     assert!(!tight.engine.metrics().contains("outpost_preemptions_total 0\n"), "none was preempted");
     assert!(drafts(&tight)[0] > 0);
     tight.wait_until_idle().await;
@@ -304,7 +261,7 @@ fn successor_model(from_hidden: bool) -> Vec<u8> {
 #[tokio::test]
 async fn a_layer_that_is_always_right_is_always_accepted() {
     let file = successor_model(false);
-    let (plain, drafting) = (plain(&file), rig(&file, |_| ()));
+    let (plain, drafting) = (plain(&file), rig_of_file(&file, |_| ()));
     for at in 0..4 {
         let request = greedy(prompt(at, 40 + at), 100);
         let expected = plain.run_one(request.clone()).await;
@@ -319,13 +276,13 @@ async fn a_layer_that_is_always_right_is_always_accepted() {
 #[tokio::test]
 async fn drafts_start_from_the_hidden_state_before_the_newest_token() {
     let file = successor_model(true);
-    let (plain, drafting) = (plain(&file), rig(&file, |_| ()));
+    let (plain, drafting) = (plain(&file), rig_of_file(&file, |_| ()));
     let requests: Vec<_> = (0..3).map(|at| greedy(prompt(at, 40 + at), 100)).collect();
-    let expected = together(&plain, &requests).await;
+    let expected = plain.together(&requests).await;
     for (request, expected) in requests.iter().zip(&expected) {
         assert_eq!(drafting.run(request.clone()).await, *expected, "alone");
     }
-    assert_eq!(together(&drafting, &requests).await, expected, "with cached prompts");
+    assert_eq!(drafting.together(&requests).await, expected, "with cached prompts");
     let [drafted, accepted] = drafts(&drafting);
     assert!(drafted > accepted && 8 * accepted >= drafted, "{accepted} of {drafted}");
 }
@@ -334,7 +291,7 @@ async fn drafts_start_from_the_hidden_state_before_the_newest_token() {
 async fn the_layer_of_the_base_drafts_for_adapters() {
     let (file, modules) = (tiny_model::bytes(&MODEL), ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]);
     let mut results = Vec::new();
-    for mut rig in [plain(&file), rig(&file, |_| ())] {
+    for mut rig in [plain(&file), rig_of_file(&file, |_| ())] {
         let mut adapter = TinyAdapter::new(Sizes::of(&MODEL), &modules, 4, 3);
         adapter.config["base_model_name_or_path"] = json!("tiny");
         adapter.write(rig.dir.path(), "adapted");
@@ -354,8 +311,8 @@ async fn the_layer_of_the_base_drafts_for_adapters() {
 #[tokio::test]
 async fn a_named_draft_model_takes_the_place_of_the_layer() {
     let file = tiny_model::bytes(&MODEL);
-    let with = rig(&file, |_| ());
-    let named = rig(&file, |settings| {
+    let with = rig_of_file(&file, |_| ());
+    let named = rig_of_file(&file, |settings| {
         settings.drafts = Drafts { auto: true, pairs: [("tiny".to_owned(), "missing".to_owned())].into() };
     });
     assert!(memory(&with.engine, "weights") > memory(&named.engine, "weights"));

@@ -4,16 +4,13 @@ use outpost_engine::{GenerationRequest, MediaSpan, Prompt};
 use outpost_models::gguf::GgufFile;
 use outpost_models::weights::Weights;
 
-use crate::harness::{Rig, greedy, memory, outputs, pieces, rig, slow, tiny, with_kv_blocks};
+use crate::harness::{Rig, greedy, memory, pieces, rig, slow, tiny, with_kv_blocks};
 use crate::tiny_model::TinyModel;
 
 /// Runs the request. Returns the number of cached tokens and the text.
 async fn run(rig: &Rig, request: GenerationRequest) -> (u32, String) {
-    let ticket = rig.engine.submit(&rig.model, request).unwrap();
-    let all = pieces(ticket.deltas).await.unwrap();
-    let cached = all[0].cached;
-    assert!(all.iter().all(|piece| piece.cached == cached), "every delta has the same count");
-    (cached, outputs(&all, 1).remove(0).text)
+    let (cached, output) = rig.run_cached(request).await;
+    (cached, output.text)
 }
 
 fn prompt(first: u32, count: u32) -> Vec<u32> {

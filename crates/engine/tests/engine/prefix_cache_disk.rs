@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use outpost_common::disk_space::DiskReserve;
 use outpost_engine::{GenerationRequest, PrefixDiskKey, PrefixDiskSettings, Settings};
 
-use crate::harness::{ChoiceOutput, Rig, greedy, memory, outputs, pieces, rig};
+use crate::harness::{Rig, greedy, memory, outputs, pieces, prompt, rig};
 use crate::tiny_model::{self, TinyModel};
 use crate::wait::until;
 
@@ -31,18 +31,6 @@ fn with_disk(settings: &mut Settings, folder: &Path) {
 
 fn on_disk(model: &TinyModel, folder: &Path) -> Rig {
     rig(model, |settings| with_disk(settings, folder))
-}
-
-/// A prompt without repetitions.
-fn prompt(first: u32, count: u32) -> Vec<u32> {
-    (0..count).map(|at| (first * 53 + at * 7) % 251).collect()
-}
-
-/// Runs the request. Returns the number of cached tokens and the output.
-async fn run(rig: &Rig, request: GenerationRequest) -> (u32, ChoiceOutput) {
-    let ticket = rig.engine.submit(&rig.model, request).unwrap();
-    let all = pieces(ticket.deltas).await.unwrap();
-    (all[0].cached, outputs(&all, 1).remove(0))
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -76,28 +64,32 @@ async fn a_chat_continues_after_restarts() {
 async fn other_tenants_and_changed_models_find_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let text = || greedy(prompt(1, 100), 4);
-    let expected = run(&on_disk(&CONTEXT, folder.path()), text()).await;
+    let expected = on_disk(&CONTEXT, folder.path()).run_cached(text()).await;
     assert_eq!(expected.0, 0);
     let restarted = on_disk(&CONTEXT, folder.path());
-    assert_eq!(run(&restarted, GenerationRequest { tenant: 2, ..text() }).await, expected);
-    assert_eq!(run(&restarted, text()).await, (96, expected.1.clone()));
+    assert_eq!(restarted.run_cached(GenerationRequest { tenant: 2, ..text() }).await, expected);
+    assert_eq!(restarted.run_cached(text()).await, (96, expected.1.clone()));
     assert_eq!(restarted.engine.tenants_on_disk(), [1, 2].into());
     restarted.engine.forget_on_disk(1);
     assert_eq!(restarted.engine.tenants_on_disk(), [2].into());
     drop(restarted);
     let forgotten = on_disk(&CONTEXT, folder.path());
-    assert_eq!(run(&forgotten, text()).await, expected);
+    assert_eq!(forgotten.run_cached(text()).await, expected);
     drop(forgotten);
     let q8 = rig(&CONTEXT, |settings| {
         with_disk(settings, folder.path());
         settings.kv_type = outpost_engine::KvType::Q8;
     });
-    assert_eq!(run(&q8, text()).await.0, 0, "another type of keys and values");
+    assert_eq!(q8.run_cached(text()).await.0, 0, "another type of keys and values");
     drop(q8);
     let tied = on_disk(&TinyModel { tied: !CONTEXT.tied, ..CONTEXT }, folder.path());
-    assert_eq!(run(&tied, text()).await.0, 0);
+    assert_eq!(tied.run_cached(text()).await.0, 0);
     drop(tied);
-    assert_eq!(run(&on_disk(&CONTEXT, folder.path()), text()).await.0, 0, "the files of a changed model were deleted");
+    assert_eq!(
+        on_disk(&CONTEXT, folder.path()).run_cached(text()).await.0,
+        0,
+        "the files of a changed model were deleted"
+    );
 }
 
 #[tokio::test]
@@ -105,7 +97,7 @@ async fn damaged_files_are_computed_again() {
     let folder = tempfile::tempdir().unwrap();
     for model in &MODELS {
         let text = || greedy(prompt(1, 200), 20);
-        let expected = run(&on_disk(model, folder.path()), text()).await.1;
+        let expected = on_disk(model, folder.path()).run_cached(text()).await.1;
         let written = files(folder.path());
         for path in written.iter().step_by(3) {
             let mut bytes = std::fs::read(path).unwrap();
@@ -114,10 +106,10 @@ async fn damaged_files_are_computed_again() {
             std::fs::write(path, bytes).unwrap();
         }
         let restarted = on_disk(model, folder.path());
-        let (cached, output) = run(&restarted, text()).await;
+        let (cached, output) = restarted.run_cached(text()).await;
         assert!(cached < 192 && output == expected, "{}: {cached}", model.architecture);
         assert!(restarted.counter_with_label("prefix_cache_disk_blocks", "damaged") > 0);
-        assert_eq!(run(&restarted, text()).await, (192, expected), "{}", model.architecture);
+        assert_eq!(restarted.run_cached(text()).await, (192, expected), "{}", model.architecture);
         drop(restarted);
         std::fs::remove_dir_all(folder.path().join("prefixes")).unwrap();
     }
@@ -127,7 +119,7 @@ async fn damaged_files_are_computed_again() {
 async fn a_model_that_was_unloaded_finds_its_texts() {
     let folder = tempfile::tempdir().unwrap();
     let rig = on_disk(&CONTEXT, folder.path());
-    let expected = run(&rig, greedy(prompt(1, 100), 4)).await;
+    let expected = rig.run_cached(greedy(prompt(1, 100), 4)).await;
     until(|| "the text is on disk", || files(folder.path()).len() == 6);
     // Its files have changed, and then it is as before.
     tiny_model::write(rig.dir.path(), "tiny", &TinyModel { tied: !CONTEXT.tied, ..CONTEXT });
@@ -137,7 +129,7 @@ async fn a_model_that_was_unloaded_finds_its_texts() {
     let Rig { engine, model: old, clock, dir } = rig;
     drop(old);
     let reloaded = Rig { model: engine.models().load("tiny").unwrap(), engine, clock, dir };
-    assert_eq!(run(&reloaded, greedy(prompt(1, 100), 4)).await, (96, expected.1));
+    assert_eq!(reloaded.run_cached(greedy(prompt(1, 100), 4)).await, (96, expected.1));
 }
 
 /// Memory is full of other texts, some of which a restore evicts.
@@ -149,7 +141,7 @@ async fn blocks_that_take_the_place_of_evicted_ones_keep_their_contents() {
         let first = on_disk(model, folder.path());
         let mut expected = Vec::new();
         for text in &texts {
-            expected.push(run(&first, text.clone()).await.1);
+            expected.push(first.run_cached(text.clone()).await.1);
         }
         let resident = memory(&first.engine, "weights") + memory(&first.engine, "scratch");
         drop(first);
@@ -158,7 +150,7 @@ async fn blocks_that_take_the_place_of_evicted_ones_keep_their_contents() {
             settings.memory_bytes = resident + 90 * 8_192;
         });
         for (index, text) in texts.iter().enumerate().cycle().take(36) {
-            let (cached, output) = run(&full, text.clone()).await;
+            let (cached, output) = full.run_cached(text.clone()).await;
             assert_eq!(output, expected[index], "{}, text {index}", model.architecture);
             assert!(cached >= 144, "{}, text {index}: {cached} tokens", model.architecture);
         }

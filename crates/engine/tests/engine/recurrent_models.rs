@@ -1,10 +1,9 @@
 //! Models with recurrent layers: output does not depend on what else runs, on memory, on drafts, or on the prefix cache, which
 //! keeps their states, too.
 
-use futures_util::future::join_all;
 use outpost_engine::{GenerationRequest, Settings};
 
-use crate::harness::{ChoiceOutput, Rig, greedy, memory, outputs, pieces, request, rig};
+use crate::harness::{greedy, memory, mixed_requests, outputs, pieces, prompt, rig};
 use crate::tiny_model::{self, TinyModel};
 
 /// Recurrent layers and attention in turns: short convolutions, delta networks, and state spaces.
@@ -13,50 +12,19 @@ const DELTA_NET: TinyModel = TinyModel { architecture: "qwen35", ..SHORT_CONV };
 const STATE_SPACE: TinyModel = TinyModel { architecture: "granitehybrid", ..SHORT_CONV };
 const MODELS: [TinyModel; 3] = [SHORT_CONV, DELTA_NET, STATE_SPACE];
 
-/// A prompt without repetitions.
-fn prompt(first: u32, count: u32) -> Vec<u32> {
-    (0..count).map(|at| (first * 53 + at * 7) % 251).collect()
-}
-
-/// Greedy and sampled requests, with one and several choices, of lengths around the block size.
-fn requests() -> Vec<GenerationRequest> {
-    let request = |at: u32| {
-        let mut request = GenerationRequest { choices: 1 + at % 3, ..request(prompt(at, 13 + at * 7), 50) };
-        (request.sampling.temperature, request.sampling.seed) = (at as f32 % 4. * 0.4, u64::from(at));
-        request
-    };
-    (0..12).map(request).collect()
-}
-
-async fn alone(rig: &Rig, requests: &[GenerationRequest]) -> Vec<Vec<ChoiceOutput>> {
-    let mut all = Vec::new();
-    for request in requests {
-        all.push(rig.run(request.clone()).await);
-    }
-    all
-}
-
-async fn together(rig: &Rig, requests: &[GenerationRequest]) -> Vec<Vec<ChoiceOutput>> {
-    let one = |request: &GenerationRequest| {
-        let (choices, ticket) = (request.choices as usize, rig.engine.submit(&rig.model, request.clone()).unwrap());
-        async move { outputs(&pieces(ticket.deltas).await.unwrap(), choices) }
-    };
-    join_all(requests.iter().map(one).collect::<Vec<_>>()).await
-}
-
 #[tokio::test]
 async fn output_depends_neither_on_other_requests_nor_on_chunks_drafts_and_cached_states() {
-    let requests = requests();
+    let requests = mixed_requests();
     // A tied random model mostly repeats itself, so its drafts are often right.
     for (model, tied) in MODELS.iter().flat_map(|model| [(model, false), (model, true)]) {
         let (speculate, options) = (tied, TinyModel { tied, ..model.clone() });
         let what = format!("{}, speculation {speculate}", options.architecture);
-        let expected = alone(&rig(&options, |_| ()), &requests).await;
+        let expected = rig(&options, |_| ()).alone(&requests).await;
         let rig = rig(&options, |settings| (settings.speculate, settings.prefill_chunk) = (speculate, 24));
         for round in 0..2 {
-            assert_eq!(together(&rig, &requests).await, expected, "{what}, round {round}");
+            assert_eq!(rig.together(&requests).await, expected, "{what}, round {round}");
         }
-        assert_eq!(alone(&rig, &requests).await, expected, "{what}");
+        assert_eq!(rig.alone(&requests).await, expected, "{what}");
         if speculate {
             let [drafted, accepted] = ["drafted_tokens", "accepted_tokens"].map(|name| rig.counter(name));
             assert!(drafted > accepted && accepted > 0, "{what}: {accepted} of {drafted}; some drafts are rejected");
@@ -70,7 +38,7 @@ async fn preempted_requests_compute_their_states_again() {
     for model in &MODELS {
         let free = rig(model, |_| ());
         let requests: Vec<_> = (0..4).map(|at| greedy(prompt(at, 20), 200)).collect();
-        let expected = alone(&free, &requests).await;
+        let expected = free.alone(&requests).await;
         let resident = memory(&free.engine, "weights") + memory(&free.engine, "scratch");
         // Two layers have keys and values: 4,096 bytes a block, and 14 blocks at the end. The state of the two others takes a
         // block, in state spaces two, and in delta networks five.
@@ -80,7 +48,7 @@ async fn preempted_requests_compute_their_states_again() {
             _ => 30,
         };
         let tight = rig(model, |settings: &mut Settings| settings.memory_bytes = resident + blocks * 4_096);
-        assert_eq!(together(&tight, &requests).await, expected, "{}", model.architecture);
+        assert_eq!(tight.together(&requests).await, expected, "{}", model.architecture);
         let metrics = tight.engine.metrics();
         assert!(!metrics.contains("outpost_preemptions_total 0\n"), "{}: none was preempted", model.architecture);
         tight.wait_until_idle().await;
