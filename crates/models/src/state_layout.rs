@@ -28,8 +28,8 @@ pub enum StateKind {
         /// Positions that a token sees in these layers, including its own; `None`: all.
         window: Option<usize>,
     },
-    /// The state after all positions that are computed. A sequence holds one such block, and a second one while a step runs; those
-    /// that it leaves in the prefix cache are beyond these.
+    /// The state after all positions that are computed. A step reads one such block of a sequence and writes another; those that
+    /// the sequence leaves in the prefix cache are beyond these.
     Recurrent,
 }
 

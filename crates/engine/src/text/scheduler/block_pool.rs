@@ -136,6 +136,11 @@ impl StatePool {
         self.groups.get_mut(block.group).is_some_and(|(_, blocks)| update(blocks, block.id))
     }
 
+    /// True if more than one sequence holds it, or the prefix cache does.
+    pub fn is_shared(&self, block: GroupBlock) -> bool {
+        self.groups.get(block.group).is_some_and(|(_, blocks)| blocks.is_shared(block.id))
+    }
+
     /// True if only the prefix cache holds it, so that it can be evicted.
     pub fn is_idle(&self, block: GroupBlock) -> bool {
         self.groups.get(block.group).is_some_and(|(_, blocks)| blocks.is_idle(block.id))
@@ -204,6 +209,11 @@ impl BlockPool {
         self.update(id, |count| count.cached = false)
     }
 
+    /// True if more than one sequence holds it, or the prefix cache does.
+    pub fn is_shared(&self, id: BlockId) -> bool {
+        self.counts.get(id as usize).is_some_and(|count| count.cached || count.holders > 1)
+    }
+
     /// True if only the prefix cache holds it, so that it can be evicted.
     pub fn is_idle(&self, id: BlockId) -> bool {
         self.counts.get(id as usize).is_some_and(Count::is_idle)
@@ -262,9 +272,12 @@ mod tests {
         let mut blocks = BlockPool::default();
         let (a, b) = (blocks.allocate(), blocks.allocate());
         blocks.share(a);
+        assert!(blocks.is_shared(a) && !blocks.is_shared(b));
         blocks.cache(a);
         assert!(!blocks.release(a) && !blocks.release(a));
         assert_eq!((blocks.in_use(), blocks.idle(), blocks.is_idle(a)), (2, 1, true));
+        blocks.share(a);
+        assert!(blocks.is_shared(a) && !blocks.release(a));
         assert!(blocks.uncache(a) && blocks.release(b));
         assert_eq!((blocks.in_use(), blocks.idle()), (0, 0));
         assert!([a, b].contains(&blocks.allocate()), "free blocks are reused first");

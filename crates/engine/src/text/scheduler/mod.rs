@@ -315,7 +315,7 @@ impl Scheduler {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
         let mut freed = Vec::new();
-        let positions = sequence.advance_state(model, positions, &mut freed);
+        let positions = sequence.advance_state(&mut model.pool, positions);
         sequence.computed += positions;
         sequence.scored = sequence.scored.max(sequence.computed.min(sequence.tokens.prompt_len()));
         let prompt = sequence.tokens.prompt_len();
@@ -484,12 +484,11 @@ impl Sequence {
     }
 
     /// Takes over the recurrent state that a step wrote. `positions`: computed tokens that stay. Returns those that are computed
-    /// now: none if the state has seen others, too. Appends blocks that became free to `freed`.
-    fn advance_state(&mut self, model: &mut Model, positions: usize, freed: &mut Vec<GroupBlock>) -> usize {
+    /// now: none if the state has seen others, too.
+    fn advance_state(&mut self, pool: &mut StatePool, positions: usize) -> usize {
         let (group, is_whole) = (self.recurrent_group(), positions == self.planned);
         let Some(state) = &mut self.recurrent else { return positions };
-        let unneeded = state.advance(positions, is_whole).map(|id| GroupBlock { group, id });
-        freed.extend(unneeded.filter(|block| model.pool.release(*block)));
+        state.advance(positions, is_whole, group, pool);
         if is_whole { positions } else { 0 }
     }
 

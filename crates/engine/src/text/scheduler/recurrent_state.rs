@@ -1,8 +1,11 @@
 //! The state of a sequence's recurrent layers: the block that a step reads, and the one that it writes.
 //!
-//! Keys and values of rejected draft tokens are overwritten, but a state that has seen a token cannot forget it. Then the block that
-//! was written is dropped, and the next step computes the accepted tokens again. That step is still one that decodes: it waits for no
+//! Keys and values of rejected draft tokens are overwritten, but a state that has seen a token cannot forget it. Then the next step
+//! overwrites the state that was written, and computes the accepted tokens again. That step is still one that decodes: it waits for no
 //! prompt.
+//!
+//! A sequence keeps both of its blocks until it ends. A block of some models has tens of MiB: to free one after every step and to
+//! allocate it again would take longer than to compute the step.
 
 use super::block_pool::{GroupBlock, StatePool};
 use super::prefix_cache::{NodeId, PrefixCache};
@@ -63,11 +66,20 @@ impl RecurrentState {
         checkpoint.or(block).unwrap_or(end)
     }
 
-    /// Takes over the state that a step wrote. `positions`: computed tokens that stay; `is_whole`: all of them do. Returns the
-    /// state that is no longer needed.
-    pub fn advance(&mut self, positions: usize, is_whole: bool) -> Option<BlockId> {
+    /// Takes over the state that a step wrote. `positions`: computed tokens that stay; `is_whole`: all of them do. The next step
+    /// writes the block of the state before, unless others hold that one, too. `group`: the index of the group of these blocks.
+    pub fn advance(&mut self, positions: usize, is_whole: bool, group: usize, pool: &mut StatePool) {
         self.again = if is_whole { 0 } else { positions };
-        if is_whole { std::mem::replace(&mut self.current, self.next.take()) } else { self.next.take() }
+        if is_whole {
+            let before = std::mem::replace(&mut self.current, self.next.take());
+            self.next = before.filter(|id| {
+                let block = GroupBlock { group, id: *id };
+                let is_shared = pool.is_shared(block);
+                // The others keep it.
+                is_shared.then(|| pool.release(block));
+                !is_shared
+            });
+        }
     }
 
     pub fn is_checkpoint(&self, position: usize) -> bool {
