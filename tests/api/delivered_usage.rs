@@ -298,7 +298,9 @@ fn a_preview_that_counts_as_the_image_is_recorded_before_it_is_sent() {
         [("partial_image", 2, 1), ("partial_image", 3, 1), ("completed", 1, 1), ("partial_image", 5, 2)]
     {
         read_until(&mut body, &mut bytes, &format!("image_generation.{kind}"), times);
-        assert_eq!(images(), expected, "{kind} {times}");
+        // The server may be ahead of what was read.
+        let counted = images();
+        assert!((expected..=2).contains(&counted), "{kind} {times}: {counted}");
     }
     body.read_to_end(&mut bytes).unwrap();
     let whole = report(&server, &project);

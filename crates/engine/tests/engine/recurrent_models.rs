@@ -21,14 +21,18 @@ async fn output_depends_neither_on_other_requests_nor_on_chunks_drafts_and_cache
         let what = format!("{}, speculation {speculate}", options.architecture);
         let expected = rig(&options, |_| ()).alone(&requests).await;
         let rig = rig(&options, |settings| (settings.speculate, settings.prefill_chunk) = (speculate, 24));
-        for round in 0..2 {
-            assert_eq!(rig.together(&requests).await, expected, "{what}, round {round}");
+        // How much is drafted depends on measured times.
+        let lacks_rejected = || {
+            let [drafted, accepted] = ["drafted_tokens", "accepted_tokens"].map(|name| rig.counter(name));
+            speculate && (accepted == 0 || accepted == drafted)
+        };
+        let mut rounds = 0;
+        while rounds < 2 || (lacks_rejected() && rounds < 30) {
+            assert_eq!(rig.together(&requests).await, expected, "{what}, round {rounds}");
+            rounds += 1;
         }
         assert_eq!(rig.alone(&requests).await, expected, "{what}");
-        if speculate {
-            let [drafted, accepted] = ["drafted_tokens", "accepted_tokens"].map(|name| rig.counter(name));
-            assert!(drafted > accepted && accepted > 0, "{what}: {accepted} of {drafted}; some drafts are rejected");
-        }
+        assert!(!lacks_rejected(), "{what}: some drafts are accepted, and some rejected");
         rig.wait_until_idle().await;
     }
 }
