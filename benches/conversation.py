@@ -101,7 +101,7 @@ def measure(args):
         if name in args.only:
             path = smoke.folder() / "conversation" / name / f"{name}.gguf"
             path.parent.mkdir(parents=True)
-            write_model(path, name, vocabulary, shape)
+            write_model(path, vocabulary, shape)
             measure_model(name, path.parents[1], args)
 
 

@@ -115,9 +115,9 @@ class Outpost:
 
 
 class LlamaCpp:
-    """A model in llama.cpp's library."""
+    """A model in llama.cpp's library. `tokens`: those of a stream's prompt and response, at most."""
 
-    def __init__(self, path, threads, streams):
+    def __init__(self, path, threads, streams, tokens=512):
         import llama_cpp
 
         self.lib = llama_cpp
@@ -125,7 +125,7 @@ class LlamaCpp:
         self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
         self.vocabulary = llama_cpp.llama_model_get_vocab(self.model)
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = 512 * streams + 2048, 2048, 512
+        params.n_ctx, params.n_batch, params.n_ubatch = max(512, tokens) * streams + 2048, 2048, 512
         params.n_seq_max, params.kv_unified = max(streams, 1), True
         params.n_threads = params.n_threads_batch = threads
         self.context = llama_cpp.llama_init_from_model(self.model, params)
@@ -137,9 +137,9 @@ class LlamaCpp:
         return self.callback
 
     def tokens(self, text):
-        out = (self.lib.llama_token * 4096)()
         data = text.encode()
-        count = self.lib.llama_tokenize(self.vocabulary, data, len(data), out, 4096, True, True)
+        out = (self.lib.llama_token * (len(data) + 2))()
+        count = self.lib.llama_tokenize(self.vocabulary, data, len(data), out, len(out), True, True)
         return list(out[:count])
 
     def clear(self):

@@ -10,6 +10,7 @@ runs.
 """
 
 import argparse
+import dataclasses
 import pathlib
 import statistics
 
@@ -17,23 +18,58 @@ import smoke
 from chat import LlamaCpp, Outpost
 from smoke import ROOT
 
-# Layers, width, width of the feed-forward network; query heads, key-value heads, width of a head: Qwen 3.5 0.8B, LFM2 1.2B, Granite 4
-# H 1B, and 8 of the 40 layers of Qwen 3.5 35B-A3B.
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    architecture: str
+    layers: int
+    width: int
+    # The width of the feed-forward network, if it has no experts.
+    inner: int
+    # Query heads, key-value heads and width of a head.
+    heads: tuple[int, int, int]
+    # The layers with attention. In all others, the mixer is a recurrent one.
+    attention: tuple[int, ...]
+    # Key heads, value heads, and width of a head.
+    delta_net: tuple[int, int, int] | None = None
+    # Heads, width of a head, and rows of a state.
+    state_space: tuple[int, int, int] | None = None
+    # Experts, those of a token, their width, and that of the shared expert (0: there is none).
+    experts: tuple[int, int, int, int] | None = None
+    # First layers that have no experts.
+    dense: int = 0
+
+
+def every_fourth(layers):
+    return tuple(range(3, layers, 4))
+
+
+LFM2, GRANITE = (2, 5, 8, 10, 12, 14), (5, 15, 25, 35)
 SHAPES = {
-    "qwen35": (24, 1024, 3584, 8, 2, 256), "lfm2": (16, 2048, 8192, 32, 8, 64), "granitehybrid": (40, 1536, 4096, 12, 4, 128),
-    "qwen35moe": (8, 2048, 512, 16, 2, 256),
+    "qwen3.5-0.8b": Shape("qwen35", 24, 1024, 3584, (8, 2, 256), every_fourth(24), delta_net=(16, 16, 128)),
+    "qwen3.5-4b": Shape("qwen35", 32, 2560, 9216, (16, 4, 256), every_fourth(32), delta_net=(16, 32, 128)),
+    # 8 of 40 layers.
+    "qwen3.5-35b-a3b": Shape(
+        "qwen35moe", 8, 2048, 512, (16, 2, 256), every_fourth(8), delta_net=(16, 32, 128), experts=(256, 8, 512, 512)
+    ),
+    "lfm2-1.2b": Shape("lfm2", 16, 2048, 8192, (32, 8, 64), LFM2),
+    # 8 of 24 layers.
+    "lfm2-8b-a1b": Shape("lfm2moe", 8, 2048, 7168, (32, 8, 64), (2, 6), experts=(32, 4, 1792, 0), dense=2),
+    "granite-4-h-1b": Shape("granitehybrid", 40, 1536, 4096, (12, 4, 128), GRANITE, state_space=(48, 64, 128)),
+    "granite-4-h-tiny": Shape(
+        "granitehybrid", 40, 1536, 512, (12, 4, 128), GRANITE, state_space=(48, 64, 128), experts=(64, 6, 512, 1024)
+    ),
 }
+# The same architectures with small sizes.
 SMALL = {
-    "qwen35": (4, 256, 256, 2, 1, 256), "lfm2": (3, 256, 256, 4, 2, 64), "granitehybrid": (6, 256, 256, 4, 2, 64),
-    "qwen35moe": (4, 256, 256, 2, 1, 256),
+    "qwen3.5-0.8b": Shape("qwen35", 4, 256, 256, (2, 1, 256), (3,), delta_net=(2, 2, 128)),
+    "qwen3.5-35b-a3b": Shape("qwen35moe", 4, 256, 256, (2, 1, 256), (3,), delta_net=(2, 4, 128), experts=(4, 2, 256, 256)),
+    "lfm2-8b-a1b": Shape("lfm2moe", 3, 256, 256, (4, 2, 64), (2,), experts=(4, 2, 256, 0), dense=1),
+    "granite-4-h-1b": Shape("granitehybrid", 6, 256, 256, (4, 2, 64), (5,), state_space=(8, 64, 128)),
+    "granite-4-h-tiny": Shape(
+        "granitehybrid", 6, 256, 256, (4, 2, 64), (5,), state_space=(8, 64, 128), experts=(4, 2, 256, 256)
+    ),
 }
-# Experts, those of a token, and their width, which is that of the shared expert, too.
-EXPERTS = {"qwen35moe": smoke.few((256, 8, 512), (4, 2, 256))}
-# Of a delta network: key heads, value heads, width of a head.
-DELTA_NETS = {"qwen35": smoke.few((16, 16, 128), (2, 2, 128)), "qwen35moe": smoke.few((16, 32, 128), (2, 4, 128))}
-# Of a state space: heads, width of a head, rows of a state.
-STATE_SPACE = smoke.few((48, 64, 128), (8, 64, 128))
-ATTENTION = {"lfm2": (2, 5, 8, 10, 12, 14), "granitehybrid": (5, 15, 25, 35)}
 
 
 class Writer:
@@ -84,96 +120,71 @@ class Writer:
         self.file.close()
 
 
-def write_model(path, architecture, vocabulary, shape):
-    writer = Writer(path, architecture, vocabulary)
-    file = writer.file
-    layers, width, inner, heads, kv_heads, head = shape
-    is_qwen, is_granite = architecture.startswith("qwen35"), architecture == "granitehybrid"
-    has_attention = [layer % 4 == 3 if is_qwen else layer in ATTENTION[architecture] for layer in range(layers)]
-    experts = EXPERTS.get(architecture)
+def write_model(path, vocabulary, shape):
+    writer = Writer(path, shape.architecture, vocabulary)
+    write_sizes(writer, shape)
+    is_qwen, is_lfm2 = shape.architecture.startswith("qwen35"), shape.architecture.startswith("lfm2")
+    writer.matrix("token_embd", writer.vocabulary, shape.width, bits=6, gain=8.0)
+    for layer in range(shape.layers):
+        stem = f"blk.{layer}."
+        writer.norm(stem + "attn_norm", shape.width)
+        writer.norm(stem + ("post_attention_norm" if is_qwen else "ffn_norm"), shape.width)
+        if layer in shape.attention:
+            write_attention(writer, stem, shape, is_qwen, is_qwen or is_lfm2)
+        elif shape.delta_net:
+            write_delta_net(writer, stem, shape.width, *shape.delta_net)
+        elif shape.state_space:
+            write_state_space(writer, stem, shape.width, *shape.state_space)
+        else:
+            writer.matrix(stem + "shortconv.in_proj", 3 * shape.width, shape.width)
+            writer.matrix(stem + "shortconv.out_proj", shape.width, shape.width)
+            writer.floats(stem + "shortconv.conv.weight", (shape.width, 3), spread=0.5)
+        down = 6 if layer % 2 == 0 else 4
+        if shape.experts and layer >= shape.dense:
+            write_experts(writer, stem, shape, down)
+        else:
+            write_feed_forward(writer, stem, "", shape.width, shape.inner, down)
+    writer.norm("token_embd_norm" if is_lfm2 else "output_norm", shape.width)
+    writer.close()
+
+
+def write_sizes(writer, shape):
+    file, (heads, kv_heads, head) = writer.file, shape.heads
     file.add_context_length(16384)
-    file.add_embedding_length(width)
-    file.add_block_count(layers)
-    file.add_feed_forward_length(inner)
+    file.add_embedding_length(shape.width)
+    file.add_block_count(shape.layers)
+    file.add_feed_forward_length(shape.inner)
     file.add_head_count(heads)
     file.add_layer_norm_rms_eps(1e-6)
     file.add_vocab_size(writer.vocabulary)
     file.add_rope_freq_base(1e6)
-    if experts:
-        file.add_expert_count(experts[0])
-        file.add_expert_used_count(experts[1])
-        file.add_expert_feed_forward_length(experts[2])
-        file.add_expert_shared_feed_forward_length(experts[2])
-    if is_qwen:
-        keys, values, each = DELTA_NETS[architecture]
+    if shape.experts:
+        count, used, width, shared = shape.experts
+        file.add_expert_count(count)
+        file.add_expert_used_count(used)
+        file.add_expert_feed_forward_length(width)
+        if shared:
+            file.add_expert_shared_feed_forward_length(shared)
+        else:
+            file.add_leading_dense_block_count(shape.dense)
+            file.add_expert_gating_func(writer.gguf.ExpertGatingFuncType.SIGMOID)
+    if shape.delta_net:
+        keys, values, each = shape.delta_net
         file.add_head_count_kv(kv_heads)
         file.add_key_length(head)
         file.add_value_length(head)
         file.add_rope_dimension_count(64)
         file.add_rope_dimension_sections([11, 11, 10, 0])
         write_recurrence(file, keys, values, each, values * each)
-        file.add_uint32(f"{architecture}.full_attention_interval", 4)
+        file.add_uint32(f"{shape.architecture}.full_attention_interval", 4)
     else:
-        file.add_head_count_kv([kv_heads if attention else 0 for attention in has_attention])
-    if is_granite:
-        values, each, state = STATE_SPACE
+        file.add_head_count_kv([kv_heads if layer in shape.attention else 0 for layer in range(shape.layers)])
+    if shape.state_space:
+        values, each, state = shape.state_space
         write_recurrence(file, 1, values, state, values * each)
         file.add_rope_scaling_finetuned(False)
-    if architecture == "lfm2":
+    if shape.architecture.startswith("lfm2"):
         file.add_shortconv_l_cache(3)
-    writer.matrix("token_embd", writer.vocabulary, width, bits=6, gain=8.0)
-    for layer, attention in enumerate(has_attention):
-        stem = f"blk.{layer}."
-        writer.norm(stem + "attn_norm", width)
-        writer.norm(stem + ("post_attention_norm" if is_qwen else "ffn_norm"), width)
-        if attention:
-            writer.matrix(stem + "attn_q", heads * head * (2 if is_qwen else 1), width)
-            writer.matrix(stem + "attn_k", kv_heads * head, width)
-            writer.matrix(stem + "attn_v", kv_heads * head, width, bits=6)
-            writer.matrix(stem + "attn_output", width, heads * head)
-            if not is_granite:
-                writer.norm(stem + "attn_q_norm", head)
-                writer.norm(stem + "attn_k_norm", head)
-        elif is_qwen:
-            inputs = (2 * keys + values) * each
-            writer.matrix(stem + "attn_qkv", inputs, width)
-            writer.matrix(stem + "attn_gate", values * each, width)
-            writer.matrix(stem + "ssm_out", width, values * each)
-            writer.floats(stem + "ssm_alpha.weight", (values, width), spread=width**-0.5)
-            writer.floats(stem + "ssm_beta.weight", (values, width), spread=width**-0.5)
-            writer.floats(stem + "ssm_conv1d.weight", (inputs, 4), spread=0.5)
-            writer.floats(stem + "ssm_a", values, -1.0, 0.2)
-            writer.floats(stem + "ssm_dt.bias", values, spread=0.1)
-            writer.norm(stem + "ssm_norm", each)
-        elif is_granite:
-            inner_width, inputs = values * each, values * each + 2 * state
-            writer.matrix(stem + "ssm_in", inner_width + inputs + values, width)
-            writer.matrix(stem + "ssm_out", width, inner_width)
-            writer.floats(stem + "ssm_conv1d.weight", (inputs, 4), spread=0.5)
-            writer.floats(stem + "ssm_conv1d.bias", inputs, spread=0.1)
-            writer.floats(stem + "ssm_a", (values, 1), -1.0, 0.2)
-            writer.floats(stem + "ssm_d", (values, 1), 1.0, 0.2)
-            writer.floats(stem + "ssm_dt.bias", values, -2.0, 0.1)
-            writer.floats(stem + "ssm_norm.weight", (1, inner_width), 1.0, 0.05)
-        else:
-            writer.matrix(stem + "shortconv.in_proj", 3 * width, width)
-            writer.matrix(stem + "shortconv.out_proj", width, width)
-            writer.floats(stem + "shortconv.conv.weight", (width, 3), spread=0.5)
-        down = 6 if layer % 2 == 0 else 4
-        if experts:
-            count, _, own = experts
-            writer.floats(stem + "ffn_gate_inp.weight", (count, width), spread=width**-0.5)
-            writer.floats(stem + "ffn_gate_inp_shexp.weight", width, spread=width**-0.5)
-            for ending, number in (("_exps", count), ("_shexp", 1)):
-                writer.matrix(f"{stem}ffn_gate{ending}", own, width, experts=number)
-                writer.matrix(f"{stem}ffn_up{ending}", own, width, experts=number)
-                writer.matrix(f"{stem}ffn_down{ending}", width, own, bits=down, experts=number)
-        else:
-            writer.matrix(stem + "ffn_gate", inner, width)
-            writer.matrix(stem + "ffn_up", inner, width)
-            writer.matrix(stem + "ffn_down", width, inner, bits=down)
-    writer.norm("token_embd_norm" if architecture == "lfm2" else "output_norm", width)
-    writer.close()
 
 
 def write_recurrence(file, keys, values, state, inner):
@@ -185,27 +196,88 @@ def write_recurrence(file, keys, values, state, inner):
     file.add_ssm_inner_size(inner)
 
 
+def write_attention(writer, stem, shape, is_gated, has_norms):
+    (heads, kv_heads, head), width = shape.heads, shape.width
+    writer.matrix(stem + "attn_q", heads * head * (2 if is_gated else 1), width)
+    writer.matrix(stem + "attn_k", kv_heads * head, width)
+    writer.matrix(stem + "attn_v", kv_heads * head, width, bits=6)
+    writer.matrix(stem + "attn_output", width, heads * head)
+    if has_norms:
+        writer.norm(stem + "attn_q_norm", head)
+        writer.norm(stem + "attn_k_norm", head)
+
+
+def write_delta_net(writer, stem, width, keys, values, each):
+    inputs = (2 * keys + values) * each
+    writer.matrix(stem + "attn_qkv", inputs, width)
+    writer.matrix(stem + "attn_gate", values * each, width)
+    writer.matrix(stem + "ssm_out", width, values * each)
+    writer.floats(stem + "ssm_alpha.weight", (values, width), spread=width**-0.5)
+    writer.floats(stem + "ssm_beta.weight", (values, width), spread=width**-0.5)
+    writer.floats(stem + "ssm_conv1d.weight", (inputs, 4), spread=0.5)
+    writer.floats(stem + "ssm_a", values, -1.0, 0.2)
+    writer.floats(stem + "ssm_dt.bias", values, spread=0.1)
+    writer.norm(stem + "ssm_norm", each)
+
+
+def write_state_space(writer, stem, width, values, each, state):
+    inner, inputs = values * each, values * each + 2 * state
+    writer.matrix(stem + "ssm_in", inner + inputs + values, width)
+    writer.matrix(stem + "ssm_out", width, inner)
+    writer.floats(stem + "ssm_conv1d.weight", (inputs, 4), spread=0.5)
+    writer.floats(stem + "ssm_conv1d.bias", inputs, spread=0.1)
+    writer.floats(stem + "ssm_a", (values, 1), -1.0, 0.2)
+    writer.floats(stem + "ssm_d", (values, 1), 1.0, 0.2)
+    writer.floats(stem + "ssm_dt.bias", values, -2.0, 0.1)
+    writer.floats(stem + "ssm_norm.weight", (1, inner), 1.0, 0.05)
+
+
+def write_experts(writer, stem, shape, down):
+    count, _, own, shared = shape.experts
+    writer.floats(stem + "ffn_gate_inp.weight", (count, shape.width), spread=shape.width**-0.5)
+    write_feed_forward(writer, stem, "_exps", shape.width, own, down, count)
+    if shared:
+        write_feed_forward(writer, stem, "_shexp", shape.width, shared, down)
+    else:
+        writer.floats(stem + "exp_probs_b.bias", count, spread=0.1)
+    if shape.delta_net:
+        writer.floats(stem + "ffn_gate_inp_shexp.weight", shape.width, spread=shape.width**-0.5)
+
+
+def write_feed_forward(writer, stem, ending, width, inner, down, experts=1):
+    writer.matrix(f"{stem}ffn_gate{ending}", inner, width, experts=experts)
+    writer.matrix(f"{stem}ffn_up{ending}", inner, width, experts=experts)
+    writer.matrix(f"{stem}ffn_down{ending}", width, inner, bits=down, experts=experts)
+
+
 def prefill(length):
     """Tokens of the prompt per second."""
     figure = lambda rows: length / statistics.median(first[0] for _, first, _ in rows)
-    return f"prefill {length:,}", (1, length, 2), figure
+    return f"prefill {length:,}", figure
 
 
-def decode(length, tokens):
+def decode(length):
     """Tokens of the response per second, after a prompt."""
     figure = lambda rows: 1 / statistics.median(statistics.median(latencies) for *_, latencies in rows)
-    return f"decode at {length:,}", (1, length, tokens), figure
+    return f"decode at {length:,}", figure
 
 
-def streams(count, length, tokens):
+def total(streams, length, tokens):
     """Tokens of all responses per second, including the time for the prompts."""
     figure = lambda rows: statistics.median(speed for speed, *_ in rows)
-    return f"{count} streams of {length} + {tokens}", (count, length, tokens), figure
+    return f"{streams} streams of {length} + {tokens}", figure
 
 
-FIGURES = smoke.few(
-    [prefill(500), prefill(2000), decode(50, 64), decode(2000, 48), streams(8, 190, 64)],
-    [prefill(30), decode(20, 4), streams(2, 20, 3)],
+# Streams, tokens of a prompt and of a response, and the figures of these runs.
+CALLS = smoke.few(
+    [
+        ((1, 500, 2), [prefill(500)]),
+        ((1, 2000, 2), [prefill(2000)]),
+        ((1, 50, 64), [decode(50)]),
+        ((1, 8000, 48), [prefill(8000), decode(8000)]),
+        ((8, 190, 64), [total(8, 190, 64)]),
+    ],
+    [((1, 30, 4), [prefill(30), decode(30)]), ((2, 20, 3), [total(2, 20, 3)])],
 )
 
 
@@ -218,18 +290,23 @@ def measure(args):
     for name, shape in ((name, shape) for name, shape in shapes.items() if name in args.only):
         path = smoke.folder() / "random" / name / f"{name}.gguf"
         path.parent.mkdir(parents=True)
-        write_model(path, name, vocabulary, shape)
+        write_model(path, vocabulary, shape)
         server = Outpost(name, args.threads, ["--no-speculation"], path.parents[1])
         server.stream("warm", 4)
         print(f"\n| {name} | {' | '.join(['Outpost', *peers, 'ratio'])} |\n|{'---|' * (len(peers) + 3)}")
-        for what, call, figure in FIGURES:
-            runners = [server, *(LlamaCpp(path, args.threads, call[0]) for _ in peers)]
+        for call, figures in CALLS:
+            if not any(what.startswith(tuple(args.figures)) for what, _ in figures):
+                continue
+            streams, length, tokens = call
+            # The chat template adds a few tokens.
+            runners = [server, *(LlamaCpp(path, args.threads, streams, length + tokens + 32) for _ in peers)]
             runs = [[] for _ in runners]
             for run in range(args.runs):
                 for runner, rows in zip(runners, runs):
                     rows.append(runner.concurrent_streams(*call, run))
-            found = [figure(rows) for rows in runs]
-            print(f"| {what} | {' | '.join(f'{number:.0f}' for number in found)} | {found[0] / found[-1]:.2f} |", flush=True)
+            for what, figure in figures:
+                found = [figure(rows) for rows in runs]
+                print(f"| {what} | {' | '.join(f'{number:.1f}' for number in found)} | {found[0] / found[-1]:.2f} |", flush=True)
         server.close()
 
 
@@ -239,6 +316,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", choices=SHAPES, nargs="*", default=list(SHAPES), help="the shapes to measure")
+    parser.add_argument("--figures", nargs="*", default=[""], help="beginnings of the figures' names, such as 'decode at 50'")
     smoke.run(parser, measure, "--models {models} --runs 1")
 
 
