@@ -22,7 +22,7 @@ use actix_web::rt::task::JoinHandle;
 use actix_web::web::Data;
 use arc_swap::ArcSwap;
 
-pub use self::engine_settings::{command_settings, start_engine};
+pub use self::engine_settings::{PREFIX_CACHE_FOLDER, command_settings, start_engine};
 use self::engine_settings::{delete_unused_prefix_cache, engine_settings, select_devices};
 use self::failed_start::DataFolderSnapshot;
 use self::model_upkeep::ModelUpkeep;

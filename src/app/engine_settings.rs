@@ -12,7 +12,7 @@ use crate::engine::{self, Engine};
 use crate::storage::Store;
 
 /// Folder of the prefix cache on disk, in the data folder.
-const PREFIX_CACHE_FOLDER: &str = "prefix-cache";
+pub const PREFIX_CACHE_FOLDER: &str = "prefix-cache";
 
 /// The engine's settings of a server.
 pub(super) fn engine_settings(config: &Config, devices: engine::Devices, store: &Store) -> engine::Settings {

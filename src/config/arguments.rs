@@ -88,13 +88,24 @@ fn machine_name() -> Option<String> {
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// What stays free of the disk.
+/// How much of the disk is used.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DiskArgs {
     /// Free space of the disk below which uploads, pulls and generated images are refused, so that everything else goes on; 0
     /// for none [default: 2 % of the disk, at least 16 MiB and at most 1 GiB]
     #[arg(long, env = "OUTPOST_MIN_FREE_DISK", value_name = "SIZE", value_parser = parse_size)]
     pub min_free_disk: Option<u64>,
+    /// Size of the prefix cache on disk, such as 20GiB: prompts that continue earlier texts are computed faster after a
+    /// restart, too [default: none]
+    #[arg(long, env = "OUTPOST_PREFIX_CACHE_DISK", value_name = "SIZE", value_parser = parse_size)]
+    pub prefix_cache_disk: Option<u64>,
+}
+
+impl DiskArgs {
+    /// Max bytes of the prefix cache on disk. `None`: there is none.
+    pub fn prefix_cache(&self) -> Option<u64> {
+        self.prefix_cache_disk.filter(|bytes| *bytes > 0)
+    }
 }
 
 /// What computes the models.
@@ -135,10 +146,6 @@ pub struct ServeArgs {
     /// Data type of the KV cache; q8 takes half the memory of f16
     #[arg(long, env = "OUTPOST_KV_TYPE", default_value = "f16", value_name = "TYPE")]
     pub kv_type: KvType,
-    /// Size of the prefix cache on disk, such as 20GiB: prompts that continue earlier texts are computed faster after a
-    /// restart, too [default: none]
-    #[arg(long, env = "OUTPOST_PREFIX_CACHE_DISK", value_name = "SIZE", value_parser = parse_size)]
-    pub prefix_cache_disk: Option<u64>,
     /// Completions that are generated at the same time; others wait
     #[arg(long, env = "OUTPOST_MAX_RUNNING", default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub max_running: u16,

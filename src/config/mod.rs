@@ -160,7 +160,7 @@ impl Config {
             threads: args.compute.threads(),
             memory: args.compute.memory(),
             kv_type: args.kv_type,
-            prefix_cache_disk: args.prefix_cache_disk.filter(|bytes| *bytes > 0),
+            prefix_cache_disk: args.disk.prefix_cache(),
             max_running: args.max_running.into(),
             max_queued: args.max_queued.into(),
             speculate: !args.no_speculation,

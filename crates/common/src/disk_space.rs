@@ -38,6 +38,17 @@ pub fn is_same_disk(one: &Path, other: &Path) -> bool {
     device(one) == device(other)
 }
 
+/// The bytes of all files below a folder, in folders that are nested at most `depth` levels. Files may vanish meanwhile.
+pub fn bytes_below(folder: &Path, depth: usize) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() && depth > 0 => bytes_below(&entry.path(), depth - 1),
+        Ok(found) if found.is_file() => found.len(),
+        _ => 0,
+    });
+    sizes.sum()
+}
+
 /// Classes of stored data, in the order in which a full disk refuses them. The last one is never refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DataClass {

@@ -9,11 +9,12 @@ use std::time::{Duration, SystemTime};
 
 use super::findings::Finding;
 use super::machine::{self, SyncRate};
+use crate::app::PREFIX_CACHE_FOLDER;
 use crate::app::run_record::{self, Crash};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::config::{ComputeArgs, DataPaths, DiskArgs};
 use crate::control_socket;
-use crate::disk_space::{DiskLevel, DiskReserve, is_same_disk};
+use crate::disk_space::{DataClass, DiskLevel, DiskReserve, bytes_below, is_same_disk};
 use crate::display::format_bytes;
 use crate::engine::InstalledSettings;
 use crate::models::backend::Isa;
@@ -32,6 +33,8 @@ const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 const EARLIEST_TIME: u64 = 1_735_689_600;
 /// Crashes are reported for this long.
 const RECENT: Duration = Duration::from_secs(7 * 86_400);
+/// Levels of folders in that of the prefix cache.
+const PREFIX_CACHE_DEPTH: usize = 3;
 /// Files of the data folder that only its owner may read.
 const SECRETS: [&str; 3] = ["pepper", "admin.key", "outpost.redb"];
 
@@ -54,6 +57,11 @@ pub(super) fn all(
     let models = existing(&paths.models);
     if !is_same_disk(data, models) {
         findings.push(disk("models disk", models, disk_args.min_free_disk));
+    }
+    if let Some(max_bytes) = disk_args.prefix_cache() {
+        let reserve = DiskReserve::new(data, disk_args.min_free_disk);
+        let used = bytes_below(&paths.data.join(PREFIX_CACHE_FOLDER), PREFIX_CACHE_DEPTH);
+        findings.push(prefix_cache(max_bytes, used, reserve.status().map(|status| status.room(DataClass::Bulk))));
     }
     findings.push(match (&paths.store.store, measures) {
         (Some(_), _) => Finding::skip("fsync", "the store is in a PostgreSQL database"),
@@ -142,6 +150,23 @@ fn disk(check: &'static str, folder: &Path, min_free: Option<u64>) -> Finding {
             }
         }
         Err(cause) => Finding::fail(check, format!("{}: {cause}", folder.display()), "the folder must be readable"),
+    }
+}
+
+/// `used`: what it has already. `room`: the bytes that may be written to the disk.
+fn prefix_cache(max_bytes: u64, used: u64, room: io::Result<u64>) -> Finding {
+    let check = "prefix cache";
+    let [max, now] = [max_bytes, used].map(format_bytes);
+    let found = format!("{now} of at most {max} on disk");
+    match room {
+        Ok(room) if used.saturating_add(room) < max_bytes => Finding::warn(
+            check,
+            format!("{found}, and there is space for {} more", format_bytes(room)),
+            "free space, or lower --prefix-cache-disk; what does not fit is computed again",
+        ),
+        Ok(_) => Finding::ok(check, found),
+        // The check of the disk reports it.
+        Err(_) => Finding::skip(check, found),
     }
 }
 
@@ -310,6 +335,16 @@ mod tests {
         assert_eq!(status(9_000_000_000), Status::Fail, "the container has less");
         let unlimited = SystemMemory { limit: None, ..memory };
         assert_eq!(super::memory(unlimited, 9_000_000_000).status, Status::Warn);
+    }
+
+    #[test]
+    fn a_prefix_cache_that_does_not_fit_the_disk_is_reported() {
+        let found = |used, room| super::prefix_cache(20_000_000_000, used, room);
+        assert_eq!(found(0, Ok(20_000_000_000)).status, Status::Ok);
+        assert_eq!(found(15_000_000_000, Ok(5_000_000_000)).status, Status::Ok, "what it has is counted");
+        let full = found(5_000_000_000, Ok(1_000_000_000));
+        assert!(full.status == Status::Warn && text(&full).contains("--prefix-cache-disk"), "{full:?}");
+        assert_eq!(found(0, Err(io::ErrorKind::NotFound.into())).status, Status::Skip);
     }
 
     #[test]

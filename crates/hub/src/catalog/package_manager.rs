@@ -16,9 +16,12 @@ use super::error::{FolderError, PullError};
 use super::package::PackageId;
 use super::sources::Registry;
 use super::staging::fresh_dir;
+use outpost_common::disk_space::bytes_below;
 
 /// Polling interval for the download's size.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Levels of the folders in which a download is: pip nests one, npm's cache six.
+const DEPTH: usize = 8;
 /// Max lines of the program's output in an error.
 const TAIL_LINES: usize = 6;
 
@@ -122,7 +125,7 @@ impl PackageManager {
                 break status;
             }
             // Both programs write to a temporary folder and then copy, so the larger of both is the progress.
-            on_bytes(bytes_below(&temporary, 0).max(bytes_below(&archives, 0)))?;
+            on_bytes(bytes_below(&temporary, DEPTH).max(bytes_below(&archives, DEPTH)))?;
             thread::sleep(POLL_INTERVAL);
         };
         if !status.success() {
@@ -197,15 +200,4 @@ fn only_file(dir: &Path, ending: &str) -> Option<PathBuf> {
     let mut files = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
     let file = files.next().filter(|path| path.extension().is_some_and(|ext| ext == ending))?;
     (files.next().is_none() && file.symlink_metadata().ok()?.is_file()).then_some(file)
-}
-
-/// The bytes of all files below a folder. pip nests one level, npm's cache six. Files may vanish meanwhile.
-fn bytes_below(dir: &Path, depth: usize) -> u64 {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let sizes = entries.map(|entry| match entry.metadata() {
-        Ok(meta) if meta.is_dir() && depth < 8 => bytes_below(&entry.path(), depth + 1),
-        Ok(meta) if meta.is_file() => meta.len(),
-        _ => 0,
-    });
-    sizes.sum()
 }
