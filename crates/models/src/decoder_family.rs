@@ -26,6 +26,48 @@ pub enum SlidingWindows {
     AllExceptEvery(usize),
 }
 
+/// Where a layer has norms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlacement {
+    /// Before the mixer and before the feed-forward network.
+    Before,
+    /// After both: their outputs are normalized before the residual sum.
+    After,
+    BeforeAndAfter,
+}
+
+impl NormPlacement {
+    /// Whether the inputs of the mixer and of the feed-forward network are normalized.
+    pub fn is_before(self) -> bool {
+        self != Self::After
+    }
+
+    /// Whether the outputs of the mixer and of the feed-forward network are normalized.
+    pub fn is_after(self) -> bool {
+        self != Self::Before
+    }
+}
+
+/// The norms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorms {
+    /// Each head is normalized by itself.
+    EachHead,
+    /// All heads are normalized together.
+    AllHeads,
+}
+
+/// The rotary embedding of layers with a window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LocalRope {
+    /// That of the other layers.
+    Same,
+    /// Without context scaling.
+    Unscaled,
+    /// Without context scaling, and with its own base; the default is this one.
+    OwnBase(f32),
+}
+
 /// Mixers that have a recurrent state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecurrentMixer {
@@ -140,10 +182,8 @@ pub struct DecoderFamily {
     pub partial_rotary: bool,
     /// The default of `partial_rotary_factor`.
     pub rotary_fraction: f32,
-    /// The queries and keys of each head are normalized.
-    pub qk_norms: bool,
-    /// The outputs of attention and feed-forward network are normalized before the residual sum.
-    pub post_norms: bool,
+    pub qk_norms: Option<QkNorms>,
+    pub norms: NormPlacement,
     /// Gemma's conventions: embeddings are scaled by the square root of the width, and some keys of `config.json` are its own.
     pub gemma: bool,
     /// Granite's factors of embeddings, scores, residual sums and logits.
@@ -156,8 +196,7 @@ pub struct DecoderFamily {
     pub tied_embeddings: bool,
     /// The default of `rope_theta`.
     pub rope_base: f32,
-    /// The default RoPE base of layers with a window, if it differs.
-    pub local_rope_base: Option<f32>,
+    pub local_rope: LocalRope,
     /// The default width of a head, if it is not width / heads.
     pub head_width: Option<usize>,
     /// The layer count of the one model size whose GGUF files scale queries by width / heads instead of the head width.
@@ -206,8 +245,8 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     biases: false,
     partial_rotary: false,
     rotary_fraction: 1.,
-    qk_norms: false,
-    post_norms: false,
+    qk_norms: None,
+    norms: NormPlacement::Before,
     gemma: false,
     has_multipliers: false,
     activation: Activation::Silu,
@@ -215,7 +254,7 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     no_rope_every: None,
     tied_embeddings: false,
     rope_base: 10_000.,
-    local_rope_base: None,
+    local_rope: LocalRope::Same,
     head_width: None,
     width_scaled_layer_count: None,
     recurrent: None,
@@ -233,7 +272,7 @@ const LFM2: DecoderFamily = DecoderFamily {
     name: "lfm2",
     model_types: &["lfm2"],
     rope: RopeLayout::Halves,
-    qk_norms: true,
+    qk_norms: Some(QkNorms::EachHead),
     tied_embeddings: true,
     rope_base: 1_000_000.,
     recurrent: Some(RecurrentMixer::ShortConv),
@@ -248,7 +287,7 @@ const QWEN35: DecoderFamily = DecoderFamily {
     rope: RopeLayout::Halves,
     partial_rotary: true,
     rotary_fraction: 0.25,
-    qk_norms: true,
+    qk_norms: Some(QkNorms::EachHead),
     head_width: Some(256),
     rope_base: 10_000_000.,
     recurrent: Some(RecurrentMixer::DeltaNet { tiled: true }),
@@ -295,9 +334,22 @@ const QWEN3: DecoderFamily = DecoderFamily {
     name: "qwen3",
     model_types: &["qwen3"],
     rope: RopeLayout::Halves,
-    qk_norms: true,
+    qk_norms: Some(QkNorms::EachHead),
     windows: SlidingWindows::OptIn,
     head_width: Some(128),
+    ..LLAMA
+};
+
+/// GGUF files of OLMo 2 and 3 have the same architecture. Those of OLMo 3 have windows.
+const OLMO3: DecoderFamily = DecoderFamily {
+    name: "olmo2",
+    model_types: &["olmo3"],
+    rope: RopeLayout::Halves,
+    qk_norms: Some(QkNorms::AllHeads),
+    norms: NormPlacement::After,
+    windows: SlidingWindows::AllExceptEvery(4),
+    rope_base: 500_000.,
+    local_rope: LocalRope::Unscaled,
     ..LLAMA
 };
 
@@ -340,7 +392,7 @@ pub const FAMILIES: &[DecoderFamily] = &[
     DecoderFamily {
         name: "gemma2",
         model_types: &["gemma2"],
-        post_norms: true,
+        norms: NormPlacement::BeforeAndAfter,
         windows: SlidingWindows::AllExceptEvery(2),
         width_scaled_layer_count: Some(46),
         ..GEMMA
@@ -348,11 +400,11 @@ pub const FAMILIES: &[DecoderFamily] = &[
     DecoderFamily {
         name: "gemma3",
         model_types: &["gemma3_text"],
-        qk_norms: true,
-        post_norms: true,
+        qk_norms: Some(QkNorms::EachHead),
+        norms: NormPlacement::BeforeAndAfter,
         windows: SlidingWindows::AllExceptEvery(6),
         rope_base: 1_000_000.,
-        local_rope_base: Some(10_000.),
+        local_rope: LocalRope::OwnBase(10_000.),
         width_scaled_layer_count: Some(62),
         ..GEMMA
     },
@@ -403,6 +455,14 @@ pub const FAMILIES: &[DecoderFamily] = &[
         adapter_modules: GRANITE_HYBRID_MODULES,
         experts: Some(ExpertRules { shared: Some(SharedExpert::Plain), ..MIXTRAL_EXPERTS }),
         ..LLAMA
+    },
+    OLMO3,
+    DecoderFamily {
+        model_types: &["olmo2"],
+        windows: SlidingWindows::Never,
+        rope_base: 10_000.,
+        local_rope: LocalRope::Same,
+        ..OLMO3
     },
     NEMOTRON_H,
     DecoderFamily { name: "nemotron_h_moe", model_types: &[], ..NEMOTRON_H },

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::backend::{Activation, Angles, AttentionShape, Candle, Norm, PagedAttention, RopeLayout, Tensor};
 use crate::decoder_config::{AttentionConfig, DecoderConfig};
+use crate::decoder_family::QkNorms;
 use crate::error::{ModelError, Result};
 use crate::nn::{Context, Linear};
 use crate::weights::{Candidate, Loader};
@@ -23,7 +24,7 @@ pub(super) struct Attention<B: PagedAttention> {
     attn_k: Linear<B>,
     attn_v: Linear<B>,
     pub attn_output: Linear<B>,
-    /// Norms of each head's queries and keys.
+    /// Norms of queries and keys, of a head or of all heads.
     qk_norms: Option<[Norm<B>; 2]>,
     shape: AttentionShape,
     /// Which of the decoder's rotary embeddings rotates queries and keys.
@@ -53,14 +54,20 @@ impl<B: PagedAttention> Attention<B> {
             let fused = Candidate { stem: stem("attn_qkv"), first, total: query_rows + 2 * kv };
             loader.linear(&[Candidate::whole(stem(suffix), rows), fused], rows, width, plan.biases)
         };
-        let norm = |suffix: &str| Norm::load_rms_norm(loader, &stem(suffix), head_width, epsilon, offset);
-        let qk_norms = || Ok::<_, ModelError>([norm("attn_q_norm")?, norm("attn_k_norm")?]);
+        let norm = |suffix: &str, width| Norm::load_rms_norm(loader, &stem(suffix), width, epsilon, offset);
+        let qk_norms = |norms| {
+            let [of_queries, of_keys] = match norms {
+                QkNorms::EachHead => [head_width; 2],
+                QkNorms::AllHeads => [queries, kv],
+            };
+            Ok::<_, ModelError>([norm("attn_q_norm", of_queries)?, norm("attn_k_norm", of_keys)?])
+        };
         Ok(Self {
             attn_q: projection("attn_q", 0, query_rows)?,
             attn_k: projection("attn_k", query_rows, kv)?,
             attn_v: projection("attn_v", query_rows + kv, kv)?,
             attn_output: loader.linear(&[Candidate::whole(stem("attn_output"), width)], width, queries, false)?,
-            qk_norms: plan.qk_norms.then(qk_norms).transpose()?,
+            qk_norms: plan.qk_norms.map(qk_norms).transpose()?,
             shape: plan.shape(),
             rope,
             rope_layout,

@@ -1,5 +1,5 @@
 //! One decoder layer: a mixer, which lets tokens see each other, and a feed-forward network for each token, or one of them. Both read
-//! the normalized residual stream and add to it.
+//! the residual stream and add to it. The plan of the layer says whether what they read or what they add is normalized.
 
 use super::attention::{Attention, KvLayer};
 use super::delta_net::DeltaNet;
@@ -28,10 +28,11 @@ pub(super) struct DecoderLayer<B: Recurrent> {
     residual_scale: f32,
 }
 
-/// A part of a layer that reads the normalized residual stream and adds to it.
+/// A part of a layer that reads the residual stream and adds to it.
 #[derive(Debug)]
 struct Sublayer<B: Recurrent, T> {
-    norm: Norm<B>,
+    /// The norm of its input.
+    norm: Option<Norm<B>>,
     network: T,
     /// The norm of its output.
     post_norm: Option<Norm<B>>,
@@ -96,9 +97,10 @@ impl<B: Recurrent> DecoderLayer<B> {
     pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &LayerConfig) -> Result<Self> {
         let DecoderConfig { width, epsilon, norm_weight_offset: offset, .. } = *config;
         let norm = |suffix: &str| Norm::load_rms_norm(loader, &format!("blk.{index}.{suffix}"), width, epsilon, offset);
-        let post_norm = |suffix: &str| plan.post_norms.then(|| norm(suffix)).transpose();
+        let input_norm = |suffix: &str| plan.norms.is_before().then(|| norm(suffix)).transpose();
+        let post_norm = |suffix: &str| plan.norms.is_after().then(|| norm(suffix)).transpose();
         // GGUF files of Qwen 3.5 use the name of transformers.
-        let has_other_name = !plan.post_norms && loader.has(&format!("blk.{index}.post_attention_norm"));
+        let has_other_name = !plan.norms.is_after() && loader.has(&format!("blk.{index}.post_attention_norm"));
         let ffn_norm = match &plan.mixer {
             None => "attn_norm",
             Some(_) if has_other_name => "post_attention_norm",
@@ -106,14 +108,14 @@ impl<B: Recurrent> DecoderLayer<B> {
         };
         let mixer = |plan| {
             Ok::<_, ModelError>(Sublayer {
-                norm: norm("attn_norm")?,
+                norm: input_norm("attn_norm")?,
                 network: Mixer::load(loader, config, index, plan)?,
                 post_norm: post_norm("post_attention_norm")?,
             })
         };
         let feed_forward = |plan| {
             Ok::<_, ModelError>(Sublayer {
-                norm: norm(ffn_norm)?,
+                norm: input_norm(ffn_norm)?,
                 network: FeedForward::load(loader, width, index, plan)?,
                 post_norm: post_norm("post_ffw_norm")?,
             })
@@ -152,7 +154,8 @@ impl<B: Recurrent> DecoderLayer<B> {
     ) -> Result<()> {
         match &self.mixer {
             Some(Sublayer { norm, network: Mixer::Attention(attention), .. }) => {
-                attention.write_kv(ctx, &ctx.norm(norm, x)?, angles, kv)
+                let normed = norm.as_ref().map(|norm| ctx.norm(norm, x)).transpose()?;
+                attention.write_kv(ctx, normed.as_ref().unwrap_or(x), angles, kv)
             }
             _ => Err(ModelError::Compute("a layer without attention has no keys and values".to_owned())),
         }
@@ -170,9 +173,9 @@ impl<B: Recurrent> DecoderLayer<B> {
         let mut mixed = match &self.mixer {
             None => y,
             Some(Sublayer { norm, network, .. }) => {
-                let normed = ctx.add_norm(norm, &mut x, &y)?;
+                let input = add_input(ctx, norm.as_ref(), &mut x, &y)?;
                 drop(y);
-                mix(network, normed)?
+                mix(network, input)?
             }
         };
         let selected = match output_tokens {
@@ -189,9 +192,9 @@ impl<B: Recurrent> DecoderLayer<B> {
             Some(sublayer) => self.finish(ctx, sublayer, sublayer.network.output(ctx, &mixed)?)?,
         };
         if let Some(sublayer) = &self.feed_forward {
-            let normed = ctx.add_norm(&sublayer.norm, &mut x, &y)?;
+            let input = add_input(ctx, sublayer.norm.as_ref(), &mut x, &y)?;
             drop(y);
-            y = self.finish(ctx, sublayer, sublayer.network.forward(ctx, &normed)?)?;
+            y = self.finish(ctx, sublayer, sublayer.network.forward(ctx, &input)?)?;
         }
         Ok(Some(ResidualStream { x, y }))
     }
@@ -205,5 +208,21 @@ impl<B: Recurrent> DecoderLayer<B> {
             ctx.multiply(&mut y, self.residual_scale)?;
         }
         Ok(y)
+    }
+}
+
+/// Adds `y` to the residual stream `x`. The result is the input of the next part of the layer: `x`, normalized if the input has a norm.
+fn add_input<B: Recurrent>(
+    ctx: &Context<'_, B>,
+    norm: Option<&Norm<B>>,
+    x: &mut Tensor<B>,
+    y: &Tensor<B>,
+) -> Result<Tensor<B>> {
+    match norm {
+        Some(norm) => ctx.add_norm(norm, x, y),
+        None => {
+            ctx.add(x, y)?;
+            ctx.copy(x)
+        }
     }
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::backend::{ExpertGroups, RecurrenceShape, Routing};
 use crate::config_json::ConfigJson;
 use crate::decoder_family::{
-    self, Activation, DecoderFamily, ExpertRules, RecurrentMixer, SharedExpert, SlidingWindows,
+    self, Activation, DecoderFamily, ExpertRules, NormPlacement, RecurrentMixer, SharedExpert, SlidingWindows,
 };
 use crate::error::{ModelError, Result, reject_config};
 use crate::nn::rope::RopeLayout;
@@ -47,8 +47,10 @@ impl DecoderConfig {
         };
         let head_width = head_width(&config, family, width, heads)?;
         let ropes = ropes(&config, family, head_width)?;
-        let scale_width = config.float("query_pre_attn_scalar")?.filter(|_| family.gemma && family.post_norms);
-        let soft_cap = |key: &str| if family.post_norms { config.float(key) } else { Ok(None) };
+        // Gemma 2 and 3.
+        let has_soft_caps = family.gemma && family.norms.is_after();
+        let scale_width = config.float("query_pre_attn_scalar")?.filter(|_| has_soft_caps);
+        let soft_cap = |key: &str| if has_soft_caps { config.float(key) } else { Ok(None) };
         let multiplier = |key: &str| if family.has_multipliers { config.float(key) } else { Ok(None) };
         let scale = match multiplier("attention_multiplier")? {
             Some(scale) => scale,
@@ -240,8 +242,8 @@ fn single_layers(
     attention: AttentionConfig,
 ) -> Result<Vec<LayerConfig>> {
     let activation = activation(config, family)?;
-    let mixer = |mixer| LayerConfig { mixer: Some(mixer), feed_forward: None, post_norms: false };
-    let feed_forward = |network| LayerConfig { mixer: None, feed_forward: Some(network), post_norms: false };
+    let mixer = |mixer| LayerConfig { mixer: Some(mixer), feed_forward: None, norms: NormPlacement::Before };
+    let feed_forward = |network| LayerConfig { mixer: None, feed_forward: Some(network), norms: NormPlacement::Before };
     let layer = |sublayer: &Sublayer| {
         Ok(match (sublayer, &family.experts) {
             (Sublayer::Recurrent, _) => mixer(MixerConfig::Mamba2(nemotron_mamba2(config)?)),
@@ -310,7 +312,7 @@ fn layers(
         LayerConfig {
             mixer: Some(Option::unwrap_or_else(recurrent, attention)),
             feed_forward: Some(feed_forward),
-            post_norms: family.post_norms,
+            norms: family.norms,
         }
     };
     Ok(rotates.into_iter().zip(windows).zip(recurrent).zip(feed_forward).map(layer).collect())

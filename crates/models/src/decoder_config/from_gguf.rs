@@ -6,7 +6,9 @@ use super::{
     MixerConfig, MoeConfig, SharedExpertConfig, ShortConvConfig,
 };
 use crate::backend::{ExpertGroups, RecurrenceShape, RouterWeights, Routing};
-use crate::decoder_family::{self, DecoderFamily, MIXTRAL_EXPERTS, RecurrentMixer, SharedExpert, SlidingWindows};
+use crate::decoder_family::{
+    self, DecoderFamily, LocalRope, MIXTRAL_EXPERTS, NormPlacement, RecurrentMixer, SharedExpert, SlidingWindows,
+};
 use crate::error::{ModelError, reject_config};
 use crate::gguf::{ArchitectureMetadata, Array, Header, Value};
 use crate::nn::rope::{LongRope, RopeScaling, RopeSpec, Yarn, yarn_magnitude};
@@ -257,8 +259,11 @@ fn ropes(
         scaling: scaling(keys, header)?,
         stored_factors: header.tensor("rope_freqs.weight").is_some(),
     };
-    let Some(base) = family.local_rope_base else { return Ok(vec![global]) };
-    // Context scaling does not apply to layers with a window.
+    let base = match family.local_rope {
+        LocalRope::Same => return Ok(vec![global]),
+        LocalRope::Unscaled => global.base,
+        LocalRope::OwnBase(base) => base,
+    };
     let base = keys.float("rope.freq_base_swa", base)?;
     let local = RopeSpec { base, scaling: RopeScaling::None, ..global.clone() };
     Ok(vec![global, local])
@@ -325,14 +330,14 @@ fn layers(
     let layer = |((layer, kv_heads), feed_forward): ((usize, &usize), FeedForwardConfig)| {
         let window = window.filter(|_| windowed.get(layer).copied().unwrap_or(false));
         let rotates = rotates && family.no_rope_every.is_none_or(|every| !(layer + 1).is_multiple_of(every));
-        let rope = if window.is_some() && family.local_rope_base.is_some() { 1 } else { 0 };
+        let rope = if window.is_some() && family.local_rope != LocalRope::Same { 1 } else { 0 };
         let rope = rotates.then_some(rope);
         let has_attention = has_attention.get(layer).copied().unwrap_or(true);
         let mixer = match recurrent.filter(|_| !has_attention) {
             Some(mixer) => mixer,
             None => MixerConfig::Attention(AttentionConfig { window, rope, kv_heads: *kv_heads, ..attention }),
         };
-        LayerConfig { mixer: Some(mixer), feed_forward: Some(feed_forward), post_norms: family.post_norms }
+        LayerConfig { mixer: Some(mixer), feed_forward: Some(feed_forward), norms: family.norms }
     };
     Ok(kv_heads.iter().enumerate().zip(feed_forward).map(layer).collect())
 }
@@ -360,7 +365,7 @@ fn single_layers(
             (0, _) => (Some(MixerConfig::Attention(own)), None),
             _ => (None, Some(sparse.unwrap_or(dense))),
         };
-        LayerConfig { mixer, feed_forward, post_norms: false }
+        LayerConfig { mixer, feed_forward, norms: NormPlacement::Before }
     };
     Ok(lengths.iter().zip(kv_heads).map(layer).collect())
 }

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::backend::{AttentionShape, RecurrenceShape, Routing};
-use super::decoder_family::{Activation, DecoderFamily};
+use super::decoder_family::{Activation, DecoderFamily, NormPlacement, QkNorms};
 use super::kv::{KvShape, KvType};
 use super::nn::rope::{RopeLayout, RopeScaling, RopeSpec};
 use super::peft::{LLAMA_MODULES, Module};
@@ -53,9 +53,7 @@ pub struct DecoderConfig {
 pub struct LayerConfig {
     pub mixer: Option<MixerConfig>,
     pub feed_forward: Option<FeedForwardConfig>,
-    /// Whether the outputs of the mixer and of the feed-forward network are normalized before the residual sum, as their
-    /// inputs are.
-    pub post_norms: bool,
+    pub norms: NormPlacement,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,8 +85,7 @@ pub struct AttentionConfig {
     pub rope: Option<usize>,
     /// The order in which the checkpoint has the rows of queries and keys.
     pub rope_layout: RopeLayout,
-    /// The queries and keys of each head are normalized.
-    pub qk_norms: bool,
+    pub qk_norms: Option<QkNorms>,
     /// The query, key and value projections must have biases.
     pub biases: bool,
     /// Factor of the scores.
@@ -190,7 +187,7 @@ impl DecoderSizes {
             window: None,
             rope: Some(0),
             rope_layout: RopeLayout::Halves,
-            qk_norms: false,
+            qk_norms: None,
             biases: false,
             scale: (head_width as f32).sqrt().recip(),
             soft_cap: None,
@@ -220,7 +217,7 @@ impl DecoderConfig {
                 activation: Activation::Silu,
                 gated: true,
             })),
-            post_norms: false,
+            norms: NormPlacement::Before,
         };
         let rope = RopeSpec { base: 10_000., rotated: head_width, scaling: RopeScaling::None, stored_factors: false };
         Self {
@@ -336,7 +333,7 @@ impl DecoderConfig {
         let feed_forward = networks.find(|network| matches!(network, FeedForwardConfig::Sparse(_)) == is_sparse)?;
         let attention = AttentionConfig { window: None, ..*self.attention().next()? };
         let mixer = Some(MixerConfig::Attention(attention));
-        Some(LayerConfig { mixer, feed_forward: Some(feed_forward), post_norms: family.post_norms })
+        Some(LayerConfig { mixer, feed_forward: Some(feed_forward), norms: family.norms })
     }
 
     /// The weights that a draft token of the layer for multi-token prediction reads, relative to those that a token of the network

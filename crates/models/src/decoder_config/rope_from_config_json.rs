@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::config_json::ConfigJson;
-use crate::decoder_family::DecoderFamily;
+use crate::decoder_family::{DecoderFamily, LocalRope};
 use crate::error::{Result, reject_config};
 use crate::nn::rope::{LongRope, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
 
@@ -25,13 +25,13 @@ pub(super) fn ropes(config: &ConfigJson<'_>, family: &DecoderFamily, head_width:
     };
     let theta = config.float("rope_theta")?.unwrap_or(family.rope_base);
     let global_rope = rope(config, global, family, theta, head_width)?;
-    let local_rope = match (local, family.local_rope_base) {
-        (Some(local), base) => rope(config, Some(local), family, base.unwrap_or(family.rope_base), head_width)?,
-        (None, Some(base)) => {
-            let base = config.float("rope_local_base_freq")?.unwrap_or(base);
-            RopeSpec { base, scaling: RopeScaling::None, ..global_rope.clone() }
-        }
-        (None, None) => return Ok(vec![global_rope]),
+    let unscaled = |base: f32| RopeSpec { base, scaling: RopeScaling::None, ..global_rope.clone() };
+    let local_rope = match (local, family.local_rope) {
+        (Some(local), LocalRope::OwnBase(base)) => rope(config, Some(local), family, base, head_width)?,
+        (Some(local), LocalRope::Same | LocalRope::Unscaled) => rope(config, Some(local), family, theta, head_width)?,
+        (None, LocalRope::OwnBase(base)) => unscaled(config.float("rope_local_base_freq")?.unwrap_or(base)),
+        (None, LocalRope::Unscaled) => unscaled(global_rope.base),
+        (None, LocalRope::Same) => return Ok(vec![global_rope]),
     };
     Ok(vec![global_rope, local_rope])
 }

@@ -35,9 +35,9 @@ const LAYER_NAMES: &[(&str, &str)] = &[
     ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
 ];
 
-/// Norms of families with two norms per layer, and with four.
-const TWO_NORMS: &[(&str, &str)] = &[("ffn_norm", "post_attention_layernorm")];
-const FOUR_NORMS: &[(&str, &str)] = &[
+/// Norms of families without and with norms of outputs.
+const INPUT_NORMS: &[(&str, &str)] = &[("ffn_norm", "post_attention_layernorm")];
+const OUTPUT_NORMS: &[(&str, &str)] = &[
     ("post_attention_norm", "post_attention_layernorm"),
     ("ffn_norm", "pre_feedforward_layernorm"),
     ("post_ffw_norm", "post_feedforward_layernorm"),
@@ -120,7 +120,7 @@ impl ModelFolder {
         if let Some(name) = find(STACKED_EXPERT_NAMES, stem) {
             return (ending == "weight").then(|| format!("{layer}.{experts}.{name}"));
         }
-        let norms = if family.post_norms { FOUR_NORMS } else { TWO_NORMS };
+        let norms = if family.norms.is_after() { OUTPUT_NORMS } else { INPUT_NORMS };
         let name = find(norms, stem).or_else(|| find(LAYER_NAMES, stem))?;
         Some(format!("{layer}.{name}.{ending}"))
     }
