@@ -464,6 +464,13 @@ pub const FAMILIES: &[DecoderFamily] = &[
         local_rope: LocalRope::Same,
         ..OLMO3
     },
+    DecoderFamily {
+        name: "seed_oss",
+        model_types: &["seed_oss"],
+        rope: RopeLayout::Halves,
+        head_width: Some(128),
+        ..LLAMA
+    },
     NEMOTRON_H,
     DecoderFamily { name: "nemotron_h_moe", model_types: &[], ..NEMOTRON_H },
 ];
