@@ -173,9 +173,10 @@ pub struct DecoderFamily {
     pub name: &'static str,
     /// `model_type` in `config.json`.
     pub model_types: &'static [&'static str],
-    /// The RoPE layout of GGUF files; converters permute the weights of some families. Hugging Face's files always use
-    /// halves.
+    /// The RoPE layout of GGUF files; converters permute the weights of some families.
     pub rope: RopeLayout,
+    /// The RoPE layout of Hugging Face's files and of adapters.
+    pub hugging_face_rope: RopeLayout,
     /// The query, key and value projections must have biases.
     pub biases: bool,
     /// RoPE may apply to only the first elements of a head.
@@ -242,6 +243,7 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     name: "llama",
     model_types: &["llama"],
     rope: RopeLayout::Interleaved,
+    hugging_face_rope: RopeLayout::Halves,
     biases: false,
     partial_rotary: false,
     rotary_fraction: 1.,
@@ -468,6 +470,15 @@ pub const FAMILIES: &[DecoderFamily] = &[
         name: "seed_oss",
         model_types: &["seed_oss"],
         rope: RopeLayout::Halves,
+        head_width: Some(128),
+        ..LLAMA
+    },
+    DecoderFamily {
+        name: "ernie4_5",
+        model_types: &["ernie4_5"],
+        hugging_face_rope: RopeLayout::Interleaved,
+        tied_embeddings: true,
+        rope_base: 500_000.,
         head_width: Some(128),
         ..LLAMA
     },

@@ -14,7 +14,6 @@ use crate::decoder_family::{
     self, Activation, DecoderFamily, ExpertRules, NormPlacement, RecurrentMixer, SharedExpert, SlidingWindows,
 };
 use crate::error::{ModelError, Result, reject_config};
-use crate::nn::rope::RopeLayout;
 use crate::safetensors::ModelFolder;
 use crate::weights::{Role, Weights as _};
 
@@ -63,9 +62,9 @@ impl DecoderConfig {
             head_width,
             window: None,
             rope: Some(0),
-            rope_layout: RopeLayout::Halves,
+            rope_layout: family.hugging_face_rope,
             qk_norms: family.qk_norms,
-            biases: family.biases || (!family.single_sublayers && config.flag("attention_bias")?.unwrap_or(false)),
+            biases: family.biases || (!family.single_sublayers && attention_biases(&config)?),
             scale,
             soft_cap: soft_cap("attn_logit_softcapping")?,
             output_gate: config.flag("attn_output_gate")?.unwrap_or(family.output_gate),
@@ -92,6 +91,7 @@ impl DecoderConfig {
             logit_soft_cap: soft_cap("final_logit_softcapping")?,
             tied_embeddings: Some(tied_embeddings(&config, family)?),
             adapter_modules: family.adapter_modules,
+            adapter_rope_layout: family.hugging_face_rope,
         }
         .check()
     }
@@ -107,6 +107,12 @@ fn reject_unsupported(config: &ConfigJson<'_>) -> Result<()> {
         Some(true) => reject_config("attention that is not causal is not supported".to_owned()),
         _ => Ok(()),
     }
+}
+
+/// Whether queries, keys and values have biases. ERNIE has one key for all projections.
+fn attention_biases(config: &ConfigJson<'_>) -> Result<bool> {
+    let own = config.flag("attention_bias")?;
+    Ok(own.or(config.flag("use_bias")?).unwrap_or(false))
 }
 
 fn head_width(config: &ConfigJson<'_>, family: &DecoderFamily, width: usize, heads: usize) -> Result<usize> {

@@ -100,6 +100,7 @@ impl DecoderConfig {
             logit_soft_cap: keys.nonzero_float("final_logit_softcapping")?,
             tied_embeddings: None,
             adapter_modules: family.adapter_modules,
+            adapter_rope_layout: family.hugging_face_rope,
         }
         .check()
     }

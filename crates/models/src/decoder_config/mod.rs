@@ -46,6 +46,8 @@ pub struct DecoderConfig {
     pub tied_embeddings: Option<bool>,
     /// The modules that adapters may target.
     pub adapter_modules: &'static [Module],
+    /// The order in which adapters have the rows of queries and keys.
+    pub adapter_rope_layout: RopeLayout,
 }
 
 /// The plan of a layer: a mixer, which lets tokens see each other, and a feed-forward network for each token, or one of them.
@@ -235,6 +237,7 @@ impl DecoderConfig {
             logit_soft_cap: None,
             tied_embeddings: None,
             adapter_modules: LLAMA_MODULES,
+            adapter_rope_layout: RopeLayout::Halves,
         }
     }
 
@@ -351,14 +354,15 @@ impl DecoderConfig {
         KvShape { layers, kv_heads, head_width, kv_type }
     }
 
-    /// The heads of a projection whose rows the checkpoint has in the order of the interleaved RoPE layout: converters to
-    /// GGUF reorder the queries and keys of some families.
+    /// The heads of a projection whose rows the checkpoint has in the order of the interleaved RoPE layout, but adapters do not:
+    /// converters to GGUF reorder the queries and keys of some families.
     pub(super) fn interleaved_heads(&self, matrix: &LoadedMatrix) -> Option<usize> {
         let attention = self.layers.get(matrix.layer()?)?.attention()?;
-        let is_interleaved = attention.rope_layout == RopeLayout::Interleaved;
+        let is_reordered =
+            [attention.rope_layout, self.adapter_rope_layout] == [RopeLayout::Interleaved, RopeLayout::Halves];
         match matrix.projection() {
-            "attn_q" if is_interleaved => Some(attention.heads),
-            "attn_k" if is_interleaved => Some(attention.kv_heads),
+            "attn_q" if is_reordered => Some(attention.heads),
+            "attn_k" if is_reordered => Some(attention.kv_heads),
             _ => None,
         }
     }
