@@ -53,6 +53,8 @@ impl NormPlacement {
 pub enum QkNorms {
     /// Each head is normalized by itself.
     EachHead,
+    /// Each head is normalized by itself, after its rotation.
+    EachHeadAfterRope,
     /// All heads are normalized together.
     AllHeads,
 }
@@ -198,6 +200,8 @@ pub struct DecoderFamily {
     /// The default of `rope_theta`.
     pub rope_base: f32,
     pub local_rope: LocalRope,
+    /// Context scaling of the type `dynamic` is static: it raises the base with `alpha` (NTK-aware scaling).
+    pub ntk_alpha: bool,
     /// The default width of a head, if it is not width / heads.
     pub head_width: Option<usize>,
     /// The layer count of the one model size whose GGUF files scale queries by width / heads instead of the head width.
@@ -239,6 +243,10 @@ const LFM2_NAMES: &[(&str, &str)] = &[
     ("ffn_gate_inp", "feed_forward.gate"),
 ];
 
+/// The names of Hunyuan's norms of queries and keys.
+const HUNYUAN_NAMES: &[(&str, &str)] =
+    &[("attn_q_norm", "self_attn.query_layernorm"), ("attn_k_norm", "self_attn.key_layernorm")];
+
 pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     name: "llama",
     model_types: &["llama"],
@@ -257,6 +265,7 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     tied_embeddings: false,
     rope_base: 10_000.,
     local_rope: LocalRope::Same,
+    ntk_alpha: false,
     head_width: None,
     width_scaled_layer_count: None,
     recurrent: None,
@@ -480,6 +489,15 @@ pub const FAMILIES: &[DecoderFamily] = &[
         tied_embeddings: true,
         rope_base: 500_000.,
         head_width: Some(128),
+        ..LLAMA
+    },
+    DecoderFamily {
+        name: "hunyuan-dense",
+        model_types: &["hunyuan_v1_dense"],
+        rope: RopeLayout::Halves,
+        qk_norms: Some(QkNorms::EachHeadAfterRope),
+        ntk_alpha: true,
+        tensor_names: HUNYUAN_NAMES,
         ..LLAMA
     },
     NEMOTRON_H,

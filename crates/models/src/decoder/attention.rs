@@ -26,6 +26,7 @@ pub(super) struct Attention<B: PagedAttention> {
     pub attn_output: Linear<B>,
     /// Norms of queries and keys, of a head or of all heads.
     qk_norms: Option<[Norm<B>; 2]>,
+    norms_after_rope: bool,
     shape: AttentionShape,
     /// Which of the decoder's rotary embeddings rotates queries and keys.
     rope: Option<usize>,
@@ -57,7 +58,7 @@ impl<B: PagedAttention> Attention<B> {
         let norm = |suffix: &str, width| Norm::load_rms_norm(loader, &stem(suffix), width, epsilon, offset);
         let qk_norms = |norms| {
             let [of_queries, of_keys] = match norms {
-                QkNorms::EachHead => [head_width; 2],
+                QkNorms::EachHead | QkNorms::EachHeadAfterRope => [head_width; 2],
                 QkNorms::AllHeads => [queries, kv],
             };
             Ok::<_, ModelError>([norm("attn_q_norm", of_queries)?, norm("attn_k_norm", of_keys)?])
@@ -68,6 +69,7 @@ impl<B: PagedAttention> Attention<B> {
             attn_v: projection("attn_v", query_rows + kv, kv)?,
             attn_output: loader.linear(&[Candidate::whole(stem("attn_output"), width)], width, queries, false)?,
             qk_norms: plan.qk_norms.map(qk_norms).transpose()?,
+            norms_after_rope: plan.qk_norms == Some(QkNorms::EachHeadAfterRope),
             shape: plan.shape(),
             rope,
             rope_layout,
@@ -127,11 +129,15 @@ impl<B: PagedAttention> Attention<B> {
         heads: usize,
         angles: &[Angles<B>],
     ) -> Result<Tensor<B>> {
-        if let Some(norm) = norm {
+        let (before, after) = if self.norms_after_rope { (None, norm) } else { (norm, None) };
+        if let Some(norm) = before {
             x = ctx.norm(norm, &x)?;
         }
         if let Some(angles) = self.rope.and_then(|index| angles.get(index)) {
             ctx.rope(&mut x, heads, self.rope_layout, angles)?;
+        }
+        if let Some(norm) = after {
+            x = ctx.norm(norm, &x)?;
         }
         Ok(x)
     }

@@ -47,7 +47,8 @@ fn rope(
         Some(parameters) => parameters.float(key),
         None => Ok(None),
     };
-    let base = parameter("rope_theta")?.unwrap_or(theta);
+    let mut base = parameter("rope_theta")?.unwrap_or(theta);
+    let alpha = parameter("alpha")?.filter(|_| family.ntk_alpha);
     let fraction = match parameter("partial_rotary_factor")? {
         Some(fraction) => fraction,
         None => config.float("partial_rotary_factor")?.unwrap_or(family.rotary_fraction),
@@ -56,17 +57,38 @@ fn rope(
         return reject_config(format!("a partial_rotary_factor of {fraction} is not supported for {}", family.name));
     }
     let scaling = match parameters {
-        Some(parameters) => scaling(config, &parameters, family)?,
+        Some(parameters) => match (kind(&parameters)?, alpha) {
+            ("dynamic", Some(alpha)) => {
+                base = ntk_base(base, alpha, head_width);
+                RopeScaling::None
+            }
+            (kind, _) => scaling(config, &parameters, family, kind)?,
+        },
         None => RopeScaling::None,
     };
     Ok(RopeSpec { base, rotated: (head_width as f32 * fraction) as usize, scaling, stored_factors: false })
 }
 
-fn scaling(config: &ConfigJson<'_>, parameters: &ConfigJson<'_>, family: &DecoderFamily) -> Result<RopeScaling> {
-    let kind = match parameters.text("rope_type")? {
-        Some(kind) => kind,
-        None => parameters.text("type")?.unwrap_or("default"),
-    };
+/// The base that NTK-aware scaling makes of another one for heads of this width.
+fn ntk_base(base: f32, alpha: f32, head_width: usize) -> f32 {
+    let width = head_width as f64;
+    (f64::from(base) * f64::from(alpha).powf(width / (width - 2.))) as f32
+}
+
+/// The type of context scaling.
+fn kind<'a>(parameters: &ConfigJson<'a>) -> Result<&'a str> {
+    match parameters.text("rope_type")? {
+        Some(kind) => Ok(kind),
+        None => Ok(parameters.text("type")?.unwrap_or("default")),
+    }
+}
+
+fn scaling(
+    config: &ConfigJson<'_>,
+    parameters: &ConfigJson<'_>,
+    family: &DecoderFamily,
+    kind: &str,
+) -> Result<RopeScaling> {
     match kind {
         "default" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear(parameters.required_float("factor")?)),
