@@ -59,6 +59,16 @@ pub enum QkNorms {
     AllHeads,
 }
 
+/// The layers without a rotary embedding (NoPE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayersWithoutRope {
+    None,
+    /// Every n-th layer.
+    Every(usize),
+    /// Those with full attention, if the checkpoint has a window.
+    FullAttention,
+}
+
 /// The rotary embedding of layers with a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LocalRope {
@@ -193,8 +203,7 @@ pub struct DecoderFamily {
     pub has_multipliers: bool,
     pub activation: Activation,
     pub windows: SlidingWindows,
-    /// Every n-th layer has no rotary embedding (NoPE).
-    pub no_rope_every: Option<usize>,
+    pub without_rope: LayersWithoutRope,
     /// The default of `tie_word_embeddings`.
     pub tied_embeddings: bool,
     /// The default of `rope_theta`.
@@ -261,7 +270,7 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     has_multipliers: false,
     activation: Activation::Silu,
     windows: SlidingWindows::Never,
-    no_rope_every: None,
+    without_rope: LayersWithoutRope::None,
     tied_embeddings: false,
     rope_base: 10_000.,
     local_rope: LocalRope::Same,
@@ -378,7 +387,7 @@ pub const FAMILIES: &[DecoderFamily] = &[
         name: "smollm3",
         model_types: &["smollm3"],
         windows: SlidingWindows::LayersWithoutRope,
-        no_rope_every: Some(4),
+        without_rope: LayersWithoutRope::Every(4),
         tied_embeddings: true,
         rope_base: 2_000_000.,
         ..LLAMA
@@ -498,6 +507,16 @@ pub const FAMILIES: &[DecoderFamily] = &[
         qk_norms: Some(QkNorms::EachHeadAfterRope),
         ntk_alpha: true,
         tensor_names: HUNYUAN_NAMES,
+        ..LLAMA
+    },
+    DecoderFamily {
+        name: "exaone4",
+        model_types: &["exaone4"],
+        rope: RopeLayout::Halves,
+        qk_norms: Some(QkNorms::EachHead),
+        norms: NormPlacement::After,
+        windows: SlidingWindows::AllExceptEvery(4),
+        without_rope: LayersWithoutRope::FullAttention,
         ..LLAMA
     },
     NEMOTRON_H,

@@ -31,7 +31,7 @@ const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\
 
 const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PreTokenizer {
-        names: &["gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais"],
+        names: &["gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "exaone4"],
         rules: &[GPT2],
         ignore_merges: false,
         add_bos: false,

@@ -143,6 +143,20 @@ fn unsupported_settings_are_named_in_the_listing() {
 }
 
 #[test]
+fn a_pattern_of_windows_must_be_a_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = model(dir.path(), "m", "exaone4-window");
+    let mut config: Value = serde_json::from_slice(&fs::read(folder.join("config.json")).unwrap()).unwrap();
+    config["sliding_window_pattern"] = json!("LLLG");
+    write(&folder, "config.json", &config);
+    assert_eq!(start(dir.path()).models().find("m").unwrap().problem, None, "layer_types has the layers");
+    config["layer_types"] = Value::Null;
+    write(&folder, "config.json", &config);
+    let problem = start(dir.path()).models().find("m").unwrap().problem.unwrap_or_default();
+    assert!(problem.contains("sliding_window_pattern is \"LLLG\", it must be a number from 1"), "{problem}");
+}
+
+#[test]
 fn an_incomplete_folder_reports_what_is_missing() {
     let broken = |of: &str, spoil: &dyn Fn(&Path)| {
         let dir = tempfile::tempdir().unwrap();

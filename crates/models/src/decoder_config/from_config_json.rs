@@ -11,7 +11,8 @@ use super::{
 use crate::backend::{ExpertGroups, RecurrenceShape, Routing};
 use crate::config_json::ConfigJson;
 use crate::decoder_family::{
-    self, Activation, DecoderFamily, ExpertRules, NormPlacement, RecurrentMixer, SharedExpert, SlidingWindows,
+    self, Activation, DecoderFamily, ExpertRules, LayersWithoutRope, NormPlacement, RecurrentMixer, SharedExpert,
+    SlidingWindows,
 };
 use crate::error::{ModelError, Result, reject_config};
 use crate::safetensors::ModelFolder;
@@ -311,8 +312,11 @@ fn layers(
     let feed_forward = feed_forward(config, family, layer_count)?;
     let rotates = rotates(config, family, layer_count)?;
     let windows = windows(config, family, &rotates)?;
+    let only_windows_rotate =
+        family.without_rope == LayersWithoutRope::FullAttention && config.get("sliding_window").is_some();
     let recurrent = recurrent_mixers(config, family, layer_count)?;
     let layer = |(((rotates, window), recurrent), feed_forward): (((bool, Option<usize>), _), _)| {
+        let rotates = rotates && (window.is_some() || !only_windows_rotate);
         let rope = rotates.then_some(if window.is_some() { ropes - 1 } else { 0 });
         let attention = || MixerConfig::Attention(AttentionConfig { window, rope, ..attention });
         LayerConfig {
@@ -461,12 +465,12 @@ fn check_step_limits(config: &ConfigJson<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Which layers have a rotary embedding. In `no_rope_layers`, one means that a layer has it.
+/// Which layers have a rotary embedding, apart from what windows decide. In `no_rope_layers`, one means that a layer has it.
 fn rotates(config: &ConfigJson<'_>, family: &DecoderFamily, layer_count: usize) -> Result<Vec<bool>> {
     if family.recurrent == Some(RecurrentMixer::Mamba2) {
         return Ok(vec![config.text("position_embedding_type")? == Some("rope"); layer_count]);
     }
-    let Some(every) = family.no_rope_every else { return Ok(vec![true; layer_count]) };
+    let LayersWithoutRope::Every(every) = family.without_rope else { return Ok(vec![true; layer_count]) };
     let every = config.integer("no_rope_layer_interval", 1 << 10)?.unwrap_or(every);
     match config.list("no_rope_layers", Value::as_u64)? {
         Some(list) if list.len() == layer_count => Ok(list.iter().map(|flag| *flag != 0).collect()),
@@ -485,16 +489,16 @@ fn windows(config: &ConfigJson<'_>, family: &DecoderFamily, rotates: &[bool]) ->
     let window = config.integer("sliding_window", 1 << 31)?.filter(|_| enabled || !opt_in);
     let first_windowed = config.get("max_window_layers").and_then(Value::as_u64).unwrap_or(0) as usize;
     let types = config.list("layer_types", Value::as_str)?.filter(|_| family.lists_layers());
+    let own_period = match (family.windows, &types) {
+        (SlidingWindows::AllExceptEvery(_), None) => config.integer("sliding_window_pattern", 1 << 10)?,
+        _ => None,
+    };
     let has_window = |layer: usize| match family.windows {
         SlidingWindows::Never => false,
         SlidingWindows::All => true,
         SlidingWindows::OptIn => layer >= first_windowed || family.experts.is_some(),
         SlidingWindows::LayersWithoutRope => !rotates.get(layer).copied().unwrap_or(true),
-        SlidingWindows::AllExceptEvery(every) => {
-            let every =
-                config.get("sliding_window_pattern").and_then(Value::as_u64).map_or(every, |every| every as usize);
-            !(layer + 1).is_multiple_of(every.max(1))
-        }
+        SlidingWindows::AllExceptEvery(every) => !(layer + 1).is_multiple_of(own_period.unwrap_or(every)),
     };
     let Some(types) = types else {
         return Ok((0..layer_count).map(|layer| window.filter(|_| has_window(layer))).collect());

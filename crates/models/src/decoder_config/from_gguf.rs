@@ -7,7 +7,8 @@ use super::{
 };
 use crate::backend::{ExpertGroups, RecurrenceShape, RouterWeights, Routing};
 use crate::decoder_family::{
-    self, DecoderFamily, LocalRope, MIXTRAL_EXPERTS, NormPlacement, RecurrentMixer, SharedExpert, SlidingWindows,
+    self, DecoderFamily, LayersWithoutRope, LocalRope, MIXTRAL_EXPERTS, NormPlacement, RecurrentMixer, SharedExpert,
+    SlidingWindows,
 };
 use crate::error::{ModelError, reject_config};
 use crate::gguf::{ArchitectureMetadata, Array, Header, Value};
@@ -329,14 +330,21 @@ fn layers(
     let is_off = keys.metadata.flag(&keys.key("rope.scaling.finetuned")) == Some(false);
     let rotates = !(is_off && family.recurrent == Some(RecurrentMixer::Mamba2));
     let layer = |((layer, kv_heads), feed_forward): ((usize, &usize), FeedForwardConfig)| {
-        let window = window.filter(|_| windowed.get(layer).copied().unwrap_or(false));
-        let rotates = rotates && family.no_rope_every.is_none_or(|every| !(layer + 1).is_multiple_of(every));
-        let rope = if window.is_some() && family.local_rope != LocalRope::Same { 1 } else { 0 };
+        let own_window = window.filter(|_| windowed.get(layer).copied().unwrap_or(false));
+        let rotates = rotates
+            && match family.without_rope {
+                LayersWithoutRope::None => true,
+                LayersWithoutRope::Every(every) => !(layer + 1).is_multiple_of(every),
+                LayersWithoutRope::FullAttention => own_window.is_some() || window.is_none(),
+            };
+        let rope = if own_window.is_some() && family.local_rope != LocalRope::Same { 1 } else { 0 };
         let rope = rotates.then_some(rope);
         let has_attention = has_attention.get(layer).copied().unwrap_or(true);
         let mixer = match recurrent.filter(|_| !has_attention) {
             Some(mixer) => mixer,
-            None => MixerConfig::Attention(AttentionConfig { window, rope, kv_heads: *kv_heads, ..attention }),
+            None => {
+                MixerConfig::Attention(AttentionConfig { window: own_window, rope, kv_heads: *kv_heads, ..attention })
+            }
         };
         LayerConfig { mixer: Some(mixer), feed_forward: Some(feed_forward), norms: family.norms }
     };
