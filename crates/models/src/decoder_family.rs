@@ -256,6 +256,13 @@ const LFM2_NAMES: &[(&str, &str)] = &[
 const HUNYUAN_NAMES: &[(&str, &str)] =
     &[("attn_q_norm", "self_attn.query_layernorm"), ("attn_k_norm", "self_attn.key_layernorm")];
 
+/// The names of GLM-4's norms after the first one of a layer.
+const GLM4_NAMES: &[(&str, &str)] = &[
+    ("post_attention_norm", "post_self_attn_layernorm"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("post_ffw_norm", "post_mlp_layernorm"),
+];
+
 pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     name: "llama",
     model_types: &["llama"],
@@ -517,6 +524,17 @@ pub const FAMILIES: &[DecoderFamily] = &[
         norms: NormPlacement::After,
         windows: SlidingWindows::AllExceptEvery(4),
         without_rope: LayersWithoutRope::FullAttention,
+        ..LLAMA
+    },
+    DecoderFamily {
+        name: "glm4",
+        model_types: &["glm4"],
+        hugging_face_rope: RopeLayout::Interleaved,
+        partial_rotary: true,
+        rotary_fraction: 0.5,
+        norms: NormPlacement::BeforeAndAfter,
+        head_width: Some(128),
+        tensor_names: GLM4_NAMES,
         ..LLAMA
     },
     NEMOTRON_H,

@@ -70,7 +70,7 @@ const PRE_TOKENIZERS: &[PreTokenizer] = &[
         ignore_merges: true,
         add_bos: true,
     },
-    PreTokenizer { names: &["dbrx"], rules: &[LLAMA3], ignore_merges: false, add_bos: false },
+    PreTokenizer { names: &["dbrx", "glm4", "chatglm-bpe"], rules: &[LLAMA3], ignore_merges: false, add_bos: false },
 ];
 
 /// The pre-tokenizer of this name. The error lists the supported names.
