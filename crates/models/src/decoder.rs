@@ -85,7 +85,7 @@ impl<B: Recurrent> Decoder<B> {
     }
 
     fn from_loader(loader: Loader<'_, B>, config: DecoderConfig, backend: &B) -> Result<Self> {
-        let DecoderConfig { vocabulary, width, epsilon, norm_weight_offset, .. } = config;
+        let DecoderConfig { vocabulary, width, norm, .. } = config;
         let token_embd = loader.embedding("token_embd", vocabulary, width)?;
         let output = load_output(&loader, &config, &token_embd)?;
         let layers = config.layers.iter().enumerate();
@@ -93,7 +93,7 @@ impl<B: Recurrent> Decoder<B> {
         let layers = layers.collect::<Result<_>>()?;
         // GGUF files of LFM2 call it `token_embd_norm`.
         let output_norm = if loader.has("token_embd_norm") { "token_embd_norm" } else { "output_norm" };
-        let output_norm = Norm::load_rms_norm(&loader, output_norm, width, epsilon, norm_weight_offset)?;
+        let output_norm = Norm::load(&loader, output_norm, width, norm)?;
         let ropes = config.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<Result<_>>()?;
         // Adapters cannot target the layer for multi-token prediction, which is loaded after this.
         let projections = loader.matrices();

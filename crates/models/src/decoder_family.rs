@@ -9,7 +9,7 @@ use super::peft::{
 };
 
 pub use crate::backend::Activation;
-use crate::backend::RouterWeights;
+use crate::backend::{NormKind, RouterWeights};
 
 /// Which layers have a sliding window, unless the checkpoint lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,16 @@ impl NormPlacement {
     }
 }
 
+/// Factors with which a network computes, from the checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Multipliers {
+    None,
+    /// Those of embeddings, scores and residual sums, and a divisor of the logits.
+    Granite,
+    /// One of the logits; the default is this one.
+    Logits(f32),
+}
+
 /// The norms of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorms {
@@ -55,6 +65,8 @@ pub enum QkNorms {
     EachHead,
     /// Each head is normalized by itself, after its rotation.
     EachHeadAfterRope,
+    /// Each head is normalized by itself, and has weights of its own. Not all checkpoints of the family have the norms.
+    EachHeadOwnWeights,
     /// All heads are normalized together.
     AllHeads,
 }
@@ -197,10 +209,13 @@ pub struct DecoderFamily {
     pub rotary_fraction: f32,
     pub qk_norms: Option<QkNorms>,
     pub norms: NormPlacement,
+    /// The kind of all norms.
+    pub norm_kind: NormKind,
+    /// Attention and feed-forward network have the same input, and both add to the residual stream.
+    pub parallel: bool,
     /// Gemma's conventions: embeddings are scaled by the square root of the width, and some keys of `config.json` are its own.
     pub gemma: bool,
-    /// Granite's factors of embeddings, scores, residual sums and logits.
-    pub has_multipliers: bool,
+    pub multipliers: Multipliers,
     pub activation: Activation,
     pub windows: SlidingWindows,
     pub without_rope: LayersWithoutRope,
@@ -273,8 +288,10 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     rotary_fraction: 1.,
     qk_norms: None,
     norms: NormPlacement::Before,
+    norm_kind: NormKind::Rms,
+    parallel: false,
     gemma: false,
-    has_multipliers: false,
+    multipliers: Multipliers::None,
     activation: Activation::Silu,
     windows: SlidingWindows::Never,
     without_rope: LayersWithoutRope::None,
@@ -380,6 +397,20 @@ const OLMO3: DecoderFamily = DecoderFamily {
     ..LLAMA
 };
 
+/// Command R.
+const COHERE: DecoderFamily = DecoderFamily {
+    name: "command-r",
+    model_types: &["cohere"],
+    hugging_face_rope: RopeLayout::Interleaved,
+    qk_norms: Some(QkNorms::EachHeadOwnWeights),
+    norm_kind: NormKind::Layer,
+    parallel: true,
+    multipliers: Multipliers::Logits(0.0625),
+    tied_embeddings: true,
+    rope_base: 500_000.,
+    ..LLAMA
+};
+
 pub const FAMILIES: &[DecoderFamily] = &[
     LLAMA,
     DecoderFamily { model_types: &["mistral"], windows: SlidingWindows::All, ..LLAMA },
@@ -472,11 +503,11 @@ pub const FAMILIES: &[DecoderFamily] = &[
         experts: Some(ExpertRules { shared: Some(SharedExpert::Gated), ..MIXTRAL_EXPERTS }),
         ..QWEN35
     },
-    DecoderFamily { name: "granite", model_types: &["granite"], has_multipliers: true, ..LLAMA },
+    DecoderFamily { name: "granite", model_types: &["granite"], multipliers: Multipliers::Granite, ..LLAMA },
     DecoderFamily {
         name: "granitehybrid",
         model_types: &["granitemoehybrid"],
-        has_multipliers: true,
+        multipliers: Multipliers::Granite,
         recurrent: Some(RecurrentMixer::Mamba2),
         tensor_names: GRANITE_HYBRID_NAMES,
         adapter_modules: GRANITE_HYBRID_MODULES,
@@ -536,6 +567,16 @@ pub const FAMILIES: &[DecoderFamily] = &[
         head_width: Some(128),
         tensor_names: GLM4_NAMES,
         ..LLAMA
+    },
+    COHERE,
+    DecoderFamily {
+        name: "cohere2",
+        model_types: &["cohere2"],
+        qk_norms: None,
+        windows: SlidingWindows::AllExceptEvery(4),
+        without_rope: LayersWithoutRope::FullAttention,
+        rope_base: 10_000.,
+        ..COHERE
     },
     NEMOTRON_H,
     DecoderFamily { name: "nemotron_h_moe", model_types: &[], ..NEMOTRON_H },

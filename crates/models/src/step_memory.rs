@@ -55,7 +55,7 @@ fn floats_per_token(config: &DecoderConfig) -> usize {
         let largest = config.width.max(queries).max(inner);
         count * largest + quantised_floats(largest)
     };
-    let of_layer = |LayerConfig { mixer, feed_forward, .. }: &LayerConfig| {
+    let of_layer = |LayerConfig { mixer, feed_forward, parallel, .. }: &LayerConfig| {
         let queries = match mixer {
             Some(MixerConfig::Attention(attention)) if attention.output_gate => 2 * attention.query_width(),
             Some(MixerConfig::Attention(attention)) => attention.query_width(),
@@ -63,15 +63,18 @@ fn floats_per_token(config: &DecoderConfig) -> usize {
             Some(MixerConfig::DeltaNet(net)) => net.shape.inputs_len(),
             Some(MixerConfig::Mamba2(mamba)) => mamba.shape.inputs_len(),
         };
-        match feed_forward {
-            None => tensors(queries, 0, 5),
-            Some(FeedForwardConfig::Dense(dense)) => tensors(queries, dense.inner, 5),
-            // Also the scores of the router, selected experts, and the gathered inputs and outputs of an expert.
-            Some(FeedForwardConfig::Sparse(experts)) => {
-                let inner = experts.inner.max(experts.shared.map_or(0, |shared| shared.inner));
-                tensors(queries, inner, 7) + experts.count + 8 * experts.routing.experts_per_token
+        // The input of a parallel feed-forward network is kept while attention computes.
+        let shared = if *parallel { config.width } else { 0 };
+        shared
+            + match feed_forward {
+                None => tensors(queries, 0, 5),
+                Some(FeedForwardConfig::Dense(dense)) => tensors(queries, dense.inner, 5),
+                // Also the scores of the router, selected experts, and the gathered inputs and outputs of an expert.
+                Some(FeedForwardConfig::Sparse(experts)) => {
+                    let inner = experts.inner.max(experts.shared.map_or(0, |shared| shared.inner));
+                    tensors(queries, inner, 7) + experts.count + 8 * experts.routing.experts_per_token
+                }
             }
-        }
     };
     // The layer for multi-token prediction has inputs of the size of two embeddings, made of pairs of copies. The hidden states of all tokens
     // are kept meanwhile.
@@ -125,6 +128,14 @@ mod tests {
         config.mtp = Some(config.layers[0].clone());
         let added = scratch_bytes(&config, &STEP) - scratch_bytes(&DecoderConfig::for_tests(), &STEP);
         assert!(added >= 4 * 40 * 8 * 64, "hidden states, embeddings, both side by side, and the input of the layer");
+    }
+
+    #[test]
+    fn a_parallel_feed_forward_network_raises_the_bound() {
+        let mut config = DecoderConfig::for_tests();
+        config.layers[1].parallel = true;
+        let added = scratch_bytes(&config, &STEP) - scratch_bytes(&DecoderConfig::for_tests(), &STEP);
+        assert_eq!(added, 4 * 40 * 64, "its input, while attention computes");
     }
 
     #[test]

@@ -61,6 +61,12 @@ const PRE_TOKENIZERS: &[PreTokenizer] = &[
         ignore_merges: false,
         add_bos: false,
     },
+    PreTokenizer {
+        names: &["tiny_aya"],
+        rules: &[r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O],
+        ignore_merges: false,
+        add_bos: false,
+    },
     PreTokenizer { names: &["qwen35"], rules: &[QWEN35], ignore_merges: false, add_bos: false },
     PreTokenizer { names: &["tekken"], rules: &[TEKKEN], ignore_merges: true, add_bos: true },
     PreTokenizer { names: &["gpt-4o", "llama4"], rules: &[GPT4O], ignore_merges: false, add_bos: false },

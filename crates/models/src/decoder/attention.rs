@@ -6,7 +6,7 @@ use crate::backend::{Activation, Angles, AttentionShape, Candle, Norm, PagedAtte
 use crate::decoder_config::{AttentionConfig, DecoderConfig};
 use crate::decoder_family::QkNorms;
 use crate::error::{ModelError, Result};
-use crate::nn::{Context, Linear};
+use crate::nn::{Context, Linear, NormSpec};
 use crate::weights::{Candidate, Loader};
 
 /// Where a layer keeps the keys and values of a step.
@@ -24,8 +24,7 @@ pub(super) struct Attention<B: PagedAttention> {
     attn_k: Linear<B>,
     attn_v: Linear<B>,
     pub attn_output: Linear<B>,
-    /// Norms of queries and keys, of a head or of all heads.
-    qk_norms: Option<[Norm<B>; 2]>,
+    qk_norms: Option<[QkNorm<B>; 2]>,
     norms_after_rope: bool,
     shape: AttentionShape,
     /// Which of the decoder's rotary embeddings rotates queries and keys.
@@ -33,6 +32,47 @@ pub(super) struct Attention<B: PagedAttention> {
     rope_layout: RopeLayout,
     /// The rows of `attn_q` alternate between the queries of a head and its gate.
     output_gate: bool,
+}
+
+/// A norm of queries or keys.
+#[derive(Debug)]
+struct QkNorm<B: PagedAttention> {
+    norm: Norm<B>,
+    /// If each head has weights of its own: zeros and these weights minus one, `[1, 1, 1, 2 · heads · head width]`.
+    head_weights: Option<Tensor<B>>,
+}
+
+impl<B: PagedAttention> QkNorm<B> {
+    fn load(
+        loader: &Loader<'_, B>,
+        stem: &str,
+        kind: QkNorms,
+        [heads, head_width]: [usize; 2],
+        spec: NormSpec,
+    ) -> Result<Self> {
+        let (mut head_weights, backend) = (None, loader.backend());
+        let norm = match kind {
+            QkNorms::EachHead | QkNorms::EachHeadAfterRope => Norm::load(loader, stem, head_width, spec)?,
+            QkNorms::AllHeads => Norm::load(loader, stem, heads * head_width, spec)?,
+            QkNorms::EachHeadOwnWeights => {
+                let weights = loader.values(stem, &[heads, head_width])?;
+                let scales = weights.iter().map(|weight| weight - 1.);
+                let vectors: Vec<f32> = weights.iter().map(|_| 0.).chain(scales).collect();
+                head_weights = Some(backend.tensor(&vectors, [1, 1, 1, vectors.len()])?);
+                let NormSpec { kind, epsilon, .. } = spec;
+                Norm { kind, weight: backend.vector(vec![1.; head_width])?, bias: None, epsilon }
+            }
+        };
+        Ok(Self { norm, head_weights })
+    }
+
+    fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
+        let mut normed = ctx.norm(&self.norm, x)?;
+        if let Some(weights) = &self.head_weights {
+            ctx.modulate(&mut normed, weights, [0, 1])?;
+        }
+        Ok(normed)
+    }
 }
 
 /// Queries, keys and values after RoPE, and the gate of the output if there is one.
@@ -45,8 +85,8 @@ struct Projected<B: PagedAttention> {
 
 impl<B: PagedAttention> Attention<B> {
     pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &AttentionConfig) -> Result<Self> {
-        let DecoderConfig { width, epsilon, norm_weight_offset: offset, .. } = *config;
-        let AttentionConfig { head_width, rope, rope_layout, output_gate, .. } = *plan;
+        let width = config.width;
+        let AttentionConfig { heads, kv_heads, head_width, rope, rope_layout, output_gate, .. } = *plan;
         let (queries, kv) = (plan.query_width(), plan.kv_width());
         let query_rows = if output_gate { 2 * queries } else { queries };
         let stem = |suffix: &str| format!("blk.{index}.{suffix}");
@@ -55,13 +95,9 @@ impl<B: PagedAttention> Attention<B> {
             let fused = Candidate { stem: stem("attn_qkv"), first, total: query_rows + 2 * kv };
             loader.linear(&[Candidate::whole(stem(suffix), rows), fused], rows, width, plan.biases)
         };
-        let norm = |suffix: &str, width| Norm::load_rms_norm(loader, &stem(suffix), width, epsilon, offset);
-        let qk_norms = |norms| {
-            let [of_queries, of_keys] = match norms {
-                QkNorms::EachHead | QkNorms::EachHeadAfterRope => [head_width; 2],
-                QkNorms::AllHeads => [queries, kv],
-            };
-            Ok::<_, ModelError>([norm("attn_q_norm", of_queries)?, norm("attn_k_norm", of_keys)?])
+        let qk_norms = |kind| {
+            let norm = |suffix, heads| QkNorm::load(loader, &stem(suffix), kind, [heads, head_width], config.norm);
+            Ok::<_, ModelError>([norm("attn_q_norm", heads)?, norm("attn_k_norm", kv_heads)?])
         };
         Ok(Self {
             attn_q: projection("attn_q", 0, query_rows)?,
@@ -125,19 +161,19 @@ impl<B: PagedAttention> Attention<B> {
         &self,
         ctx: &Context<'_, B>,
         mut x: Tensor<B>,
-        norm: Option<&Norm<B>>,
+        norm: Option<&QkNorm<B>>,
         heads: usize,
         angles: &[Angles<B>],
     ) -> Result<Tensor<B>> {
         let (before, after) = if self.norms_after_rope { (None, norm) } else { (norm, None) };
         if let Some(norm) = before {
-            x = ctx.norm(norm, &x)?;
+            x = norm.forward(ctx, &x)?;
         }
         if let Some(angles) = self.rope.and_then(|index| angles.get(index)) {
             ctx.rope(&mut x, heads, self.rope_layout, angles)?;
         }
         if let Some(norm) = after {
-            x = ctx.norm(norm, &x)?;
+            x = norm.forward(ctx, &x)?;
         }
         Ok(x)
     }

@@ -10,7 +10,7 @@ use crate::backend::{
 };
 use crate::decoder_config::{DecoderConfig, DeltaNetConfig};
 use crate::error::Result;
-use crate::nn::{Context, Linear};
+use crate::nn::{Context, Linear, NormSpec};
 use crate::weights::{Candidate, Loader};
 
 /// `output(norm(delta_rule(silu(conv(qkv)), a, b)) · silu(gate))`, where `qkv`, `gate`, `a` and `b` are projections of the input.
@@ -37,7 +37,7 @@ struct Projected<B: Recurrent> {
 
 impl<B: Recurrent> DeltaNet<B> {
     pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &DeltaNetConfig) -> Result<Self> {
-        let DecoderConfig { width, epsilon, .. } = *config;
+        let DecoderConfig { width, norm: NormSpec { epsilon, .. }, .. } = *config;
         let DeltaNetConfig { shape, kernel, logarithmic_decay } = *plan;
         let stem = |suffix: &str| format!("blk.{index}.{suffix}");
         let backend = loader.backend();

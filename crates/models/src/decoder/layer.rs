@@ -24,6 +24,8 @@ pub(super) struct ResidualStream<B: Backend> {
 pub(super) struct DecoderLayer<B: Recurrent> {
     mixer: Option<Sublayer<B, Mixer<B>>>,
     feed_forward: Option<Sublayer<B, FeedForward<B>>>,
+    /// See [`LayerConfig::parallel`].
+    parallel: bool,
     /// See [`DecoderConfig::residual_scale`].
     residual_scale: f32,
 }
@@ -95,8 +97,8 @@ impl<B: Recurrent> Mixer<B> {
 
 impl<B: Recurrent> DecoderLayer<B> {
     pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &LayerConfig) -> Result<Self> {
-        let DecoderConfig { width, epsilon, norm_weight_offset: offset, .. } = *config;
-        let norm = |suffix: &str| Norm::load_rms_norm(loader, &format!("blk.{index}.{suffix}"), width, epsilon, offset);
+        let DecoderConfig { width, norm: spec, .. } = *config;
+        let norm = |suffix: &str| Norm::load(loader, &format!("blk.{index}.{suffix}"), width, spec);
         let input_norm = |suffix: &str| plan.norms.is_before().then(|| norm(suffix)).transpose();
         let post_norm = |suffix: &str| plan.norms.is_after().then(|| norm(suffix)).transpose();
         // GGUF files of Qwen 3.5 use the name of transformers.
@@ -113,16 +115,17 @@ impl<B: Recurrent> DecoderLayer<B> {
                 post_norm: post_norm("post_attention_norm")?,
             })
         };
-        let feed_forward = |plan| {
+        let feed_forward = |network| {
             Ok::<_, ModelError>(Sublayer {
-                norm: input_norm(ffn_norm)?,
-                network: FeedForward::load(loader, width, index, plan)?,
+                norm: if plan.parallel { None } else { input_norm(ffn_norm)? },
+                network: FeedForward::load(loader, width, index, network)?,
                 post_norm: post_norm("post_ffw_norm")?,
             })
         };
         Ok(Self {
             mixer: plan.mixer.as_ref().map(mixer).transpose()?,
             feed_forward: plan.feed_forward.as_ref().map(feed_forward).transpose()?,
+            parallel: plan.parallel,
             residual_scale: config.residual_scale,
         })
     }
@@ -169,12 +172,14 @@ impl<B: Recurrent> DecoderLayer<B> {
         output_tokens: Option<&[usize]>,
         mix: impl FnOnce(&Mixer<B>, Tensor<B>) -> Result<Tensor<B>>,
     ) -> Result<Option<ResidualStream<B>>> {
+        let mut shared_input = None;
         // What the mixer has computed, before its projection; without a mixer, the output of the layer before.
         let mut mixed = match &self.mixer {
             None => y,
             Some(Sublayer { norm, network, .. }) => {
                 let input = add_input(ctx, norm.as_ref(), &mut x, &y)?;
                 drop(y);
+                shared_input = self.parallel.then(|| ctx.copy(&input)).transpose()?;
                 mix(network, input)?
             }
         };
@@ -182,6 +187,7 @@ impl<B: Recurrent> DecoderLayer<B> {
             Some([]) => return Ok(None),
             Some(tokens) if tokens.len() < x.rows() => {
                 (x, mixed) = (ctx.gather_rows(&x, tokens)?, ctx.gather_rows(&mixed, tokens)?);
+                shared_input = shared_input.map(|input| ctx.gather_rows(&input, tokens)).transpose()?;
                 Some(ctx.for_rows(tokens))
             }
             _ => None,
@@ -192,7 +198,13 @@ impl<B: Recurrent> DecoderLayer<B> {
             Some(sublayer) => self.finish(ctx, sublayer, sublayer.network.output(ctx, &mixed)?)?,
         };
         if let Some(sublayer) = &self.feed_forward {
-            let input = add_input(ctx, sublayer.norm.as_ref(), &mut x, &y)?;
+            let input = match shared_input {
+                Some(input) => {
+                    ctx.add(&mut x, &y)?;
+                    input
+                }
+                None => add_input(ctx, sublayer.norm.as_ref(), &mut x, &y)?,
+            };
             drop(y);
             y = self.finish(ctx, sublayer, sublayer.network.forward(ctx, &input)?)?;
         }

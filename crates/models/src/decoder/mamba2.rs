@@ -7,7 +7,7 @@ use crate::backend::{
 };
 use crate::decoder_config::{DecoderConfig, Mamba2Config};
 use crate::error::{ModelError, Result};
-use crate::nn::{Context, Linear};
+use crate::nn::{Context, Linear, NormSpec};
 use crate::weights::{Candidate, Loader};
 
 /// `output(norm(state_space(silu(conv(xbc)), steps) · silu(gate)))`, where `gate`, `xbc` and `steps` are projections of the input.
@@ -26,7 +26,7 @@ pub(super) struct Mamba2<B: Recurrent> {
 
 impl<B: Recurrent> Mamba2<B> {
     pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &Mamba2Config) -> Result<Self> {
-        let DecoderConfig { width, epsilon, .. } = *config;
+        let DecoderConfig { width, norm: NormSpec { epsilon, .. }, .. } = *config;
         let Mamba2Config { shape, kernel, conv_bias, biases, logarithmic_decay } = *plan;
         let stem = |suffix: &str| format!("blk.{index}.{suffix}");
         let sizes = plan.input_sizes();

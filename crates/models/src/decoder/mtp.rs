@@ -37,10 +37,10 @@ pub(super) struct MtpHead<B: Recurrent> {
 
 impl<B: Recurrent> MtpHead<B> {
     pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, plan: &LayerConfig) -> Result<Self> {
-        let DecoderConfig { width, vocabulary, epsilon, norm_weight_offset: offset, .. } = *config;
+        let DecoderConfig { width, vocabulary, norm: spec, .. } = *config;
         let index = config.layers.len();
         let stem = |suffix: &str| format!("blk.{index}.nextn.{suffix}");
-        let norm = |suffix: &str| Norm::load_rms_norm(loader, &stem(suffix), width, epsilon, offset);
+        let norm = |suffix: &str| Norm::load(loader, &stem(suffix), width, spec);
         let optional = |suffix: &str| loader.has(&stem(suffix)).then(|| stem(suffix));
         let embedding = |stem: String| loader.embedding(&stem, vocabulary, width);
         let first_group = config.layer_groups(B::RELEASES_KV_BLOCKS).into_iter().next();

@@ -8,13 +8,14 @@ use super::{
     AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, Mamba2Config,
     MixerConfig, MoeConfig, SharedExpertConfig, ShortConvConfig,
 };
-use crate::backend::{ExpertGroups, RecurrenceShape, Routing};
+use crate::backend::{ExpertGroups, NormKind, RecurrenceShape, Routing};
 use crate::config_json::ConfigJson;
 use crate::decoder_family::{
-    self, Activation, DecoderFamily, ExpertRules, LayersWithoutRope, NormPlacement, RecurrentMixer, SharedExpert,
-    SlidingWindows,
+    self, Activation, DecoderFamily, ExpertRules, LayersWithoutRope, Multipliers, NormPlacement, QkNorms,
+    RecurrentMixer, SharedExpert, SlidingWindows,
 };
 use crate::error::{ModelError, Result, reject_config};
+use crate::nn::NormSpec;
 use crate::safetensors::ModelFolder;
 use crate::weights::{Role, Weights as _};
 
@@ -51,10 +52,11 @@ impl DecoderConfig {
         let has_soft_caps = family.gemma && family.norms.is_after();
         let scale_width = config.float("query_pre_attn_scalar")?.filter(|_| has_soft_caps);
         let soft_cap = |key: &str| if has_soft_caps { config.float(key) } else { Ok(None) };
-        let multiplier = |key: &str| if family.has_multipliers { config.float(key) } else { Ok(None) };
+        let is_granite = family.multipliers == Multipliers::Granite;
+        let multiplier = |key: &str| if is_granite { config.float(key) } else { Ok(None) };
         let scale = match multiplier("attention_multiplier")? {
             Some(scale) => scale,
-            None if family.has_multipliers => 1.,
+            None if is_granite => 1.,
             None => scale_width.unwrap_or(head_width as f32).sqrt().recip(),
         };
         let attention = AttentionConfig {
@@ -64,7 +66,7 @@ impl DecoderConfig {
             window: None,
             rope: Some(0),
             rope_layout: family.hugging_face_rope,
-            qk_norms: family.qk_norms,
+            qk_norms: qk_norms(&config, family)?,
             biases: family.biases || (!family.single_sublayers && attention_biases(&config)?),
             scale,
             soft_cap: soft_cap("attn_logit_softcapping")?,
@@ -74,12 +76,7 @@ impl DecoderConfig {
             width,
             vocabulary: vocabulary(folder)?,
             context: config.required("max_position_embeddings", 1 << 24)?,
-            epsilon: config.required_float(match family.recurrent {
-                Some(RecurrentMixer::ShortConv) => "norm_eps",
-                _ if family.single_sublayers => "layer_norm_epsilon",
-                _ => "rms_norm_eps",
-            })?,
-            norm_weight_offset: if family.zero_centred_norms { 1. } else { 0. },
+            norm: norm(&config, family)?,
             layers: layers(&config, family, (layer_count, ropes.len()), attention)?,
             mtp: None,
             ropes,
@@ -88,7 +85,7 @@ impl DecoderConfig {
                 scale => scale.unwrap_or(1.),
             },
             residual_scale: multiplier("residual_multiplier")?.unwrap_or(1.),
-            logit_scale: multiplier("logits_scaling")?.unwrap_or(1.).recip(),
+            logit_scale: logit_scale(&config, family)?,
             logit_soft_cap: soft_cap("final_logit_softcapping")?,
             tied_embeddings: Some(tied_embeddings(&config, family)?),
             adapter_modules: family.adapter_modules,
@@ -96,6 +93,37 @@ impl DecoderConfig {
         }
         .check()
     }
+}
+
+fn norm(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<NormSpec> {
+    let epsilon = match family.recurrent {
+        Some(RecurrentMixer::ShortConv) => "norm_eps",
+        _ if family.single_sublayers => "layer_norm_epsilon",
+        _ if family.norm_kind == NormKind::Layer => "layer_norm_eps",
+        _ => "rms_norm_eps",
+    };
+    Ok(NormSpec {
+        kind: family.norm_kind,
+        epsilon: config.required_float(epsilon)?,
+        offset: if family.zero_centred_norms { 1. } else { 0. },
+    })
+}
+
+/// Checkpoints of Command R say whether they have the norms.
+fn qk_norms(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Option<QkNorms>> {
+    Ok(match family.qk_norms {
+        Some(QkNorms::EachHeadOwnWeights) if !config.flag("use_qk_norm")?.unwrap_or(false) => None,
+        norms => norms,
+    })
+}
+
+/// The factor of the logits. Granite has a divisor.
+fn logit_scale(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<f32> {
+    Ok(match family.multipliers {
+        Multipliers::None => 1.,
+        Multipliers::Granite => config.float("logits_scaling")?.unwrap_or(1.).recip(),
+        Multipliers::Logits(default) => config.float("logit_scale")?.unwrap_or(default),
+    })
 }
 
 /// Rejects features that would change results and are not supported.
@@ -249,8 +277,14 @@ fn single_layers(
     attention: AttentionConfig,
 ) -> Result<Vec<LayerConfig>> {
     let activation = activation(config, family)?;
-    let mixer = |mixer| LayerConfig { mixer: Some(mixer), feed_forward: None, norms: NormPlacement::Before };
-    let feed_forward = |network| LayerConfig { mixer: None, feed_forward: Some(network), norms: NormPlacement::Before };
+    let mixer =
+        |mixer| LayerConfig { mixer: Some(mixer), feed_forward: None, norms: NormPlacement::Before, parallel: false };
+    let feed_forward = |network| LayerConfig {
+        mixer: None,
+        feed_forward: Some(network),
+        norms: NormPlacement::Before,
+        parallel: false,
+    };
     let layer = |sublayer: &Sublayer| {
         Ok(match (sublayer, &family.experts) {
             (Sublayer::Recurrent, _) => mixer(MixerConfig::Mamba2(nemotron_mamba2(config)?)),
@@ -323,6 +357,7 @@ fn layers(
             mixer: Some(Option::unwrap_or_else(recurrent, attention)),
             feed_forward: Some(feed_forward),
             norms: family.norms,
+            parallel: family.parallel,
         }
     };
     Ok(rotates.into_iter().zip(windows).zip(recurrent).zip(feed_forward).map(layer).collect())

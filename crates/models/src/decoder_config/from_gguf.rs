@@ -5,13 +5,14 @@ use super::{
     AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, Mamba2Config,
     MixerConfig, MoeConfig, SharedExpertConfig, ShortConvConfig,
 };
-use crate::backend::{ExpertGroups, RecurrenceShape, RouterWeights, Routing};
+use crate::backend::{ExpertGroups, NormKind, RecurrenceShape, RouterWeights, Routing};
 use crate::decoder_family::{
-    self, DecoderFamily, LayersWithoutRope, LocalRope, MIXTRAL_EXPERTS, NormPlacement, RecurrentMixer, SharedExpert,
-    SlidingWindows,
+    self, DecoderFamily, LayersWithoutRope, LocalRope, MIXTRAL_EXPERTS, Multipliers, NormPlacement, QkNorms,
+    RecurrentMixer, SharedExpert, SlidingWindows,
 };
 use crate::error::{ModelError, reject_config};
 use crate::gguf::{ArchitectureMetadata, Array, Header, Value};
+use crate::nn::NormSpec;
 use crate::nn::rope::{LongRope, RopeScaling, RopeSpec, Yarn, yarn_magnitude};
 
 /// Keys of unsupported features that would change results. Some values turn the feature off and are accepted.
@@ -31,9 +32,6 @@ const UNSUPPORTED_KEYS: &[&str] = &[
     "rope.scaling.yarn_log_multiplier",
     "use_parallel_residual",
 ];
-
-/// Granite's factors.
-const MULTIPLIERS: &[&str] = &["embedding_scale", "logit_scale", "residual_scale"];
 
 impl DecoderConfig {
     /// Reads the configuration from the header of a GGUF file.
@@ -69,6 +67,7 @@ impl DecoderConfig {
         }
         let kv_heads = kv_heads(&keys, heads, layer_count)?;
         let scale_width = if family.width_scaled_layer_count == Some(layer_count) { width / heads } else { head_width };
+        let has_qk_norms = header.tensor("blk.0.attn_q_norm.weight").is_some();
         let attention = AttentionConfig {
             heads,
             kv_heads: heads,
@@ -76,18 +75,22 @@ impl DecoderConfig {
             window: None,
             rope: Some(0),
             rope_layout: family.rope,
-            qk_norms: family.qk_norms,
+            qk_norms: family.qk_norms.filter(|norms| *norms != QkNorms::EachHeadOwnWeights || has_qk_norms),
             biases: family.biases,
             scale: keys.nonzero_float("attention.scale")?.unwrap_or((scale_width as f32).sqrt().recip()),
             soft_cap: keys.nonzero_float("attn_logit_softcapping")?,
             output_gate: family.output_gate,
         };
+        let epsilon = match family.norm_kind {
+            NormKind::Rms => "attention.layer_norm_rms_epsilon",
+            NormKind::Layer => "attention.layer_norm_epsilon",
+        };
+        let logit_scale = keys.nonzero_float("logit_scale")?.unwrap_or(1.);
         Self {
             width,
             vocabulary: vocabulary(header)?,
             context: keys.required("context_length", 1 << 24)?,
-            epsilon: keys.float("attention.layer_norm_rms_epsilon", 1e-5)?,
-            norm_weight_offset: 0.,
+            norm: NormSpec { kind: family.norm_kind, epsilon: keys.float(epsilon, 1e-5)?, offset: 0. },
             ropes: ropes(&keys, family, head_width, header)?,
             layers: layers(&keys, family, &kv_heads, attention)?,
             mtp: None,
@@ -96,8 +99,8 @@ impl DecoderConfig {
                 scale => scale.unwrap_or(1.),
             },
             residual_scale: keys.nonzero_float("residual_scale")?.unwrap_or(1.),
-            // The file has the divisor.
-            logit_scale: keys.nonzero_float("logit_scale")?.unwrap_or(1.).recip(),
+            // Files of Granite have the divisor.
+            logit_scale: if family.multipliers == Multipliers::Granite { logit_scale.recip() } else { logit_scale },
             logit_soft_cap: keys.nonzero_float("final_logit_softcapping")?,
             tied_embeddings: None,
             adapter_modules: family.adapter_modules,
@@ -117,9 +120,13 @@ fn reject_unsupported(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -
     };
     // Sections of the rotary embedding have the same positions in a text.
     let has_delta_nets = matches!(family.recurrent, Some(RecurrentMixer::DeltaNet { .. }));
-    let is_harmless = |key: &str| {
-        (has_delta_nets && key == "rope.dimension_sections") || (family.has_multipliers && MULTIPLIERS.contains(&key))
+    let supported_multipliers: &[&str] = match family.multipliers {
+        Multipliers::None => &[],
+        Multipliers::Granite => &["embedding_scale", "logit_scale", "residual_scale"],
+        Multipliers::Logits(_) => &["logit_scale"],
     };
+    let is_harmless =
+        |key: &str| (has_delta_nets && key == "rope.dimension_sections") || supported_multipliers.contains(&key);
     for key in UNSUPPORTED_KEYS.iter().filter(|key| !is_harmless(key)) {
         let name = keys.key(key);
         if let Some(value) = keys.metadata.get(&name)
@@ -346,7 +353,12 @@ fn layers(
                 MixerConfig::Attention(AttentionConfig { window: own_window, rope, kv_heads: *kv_heads, ..attention })
             }
         };
-        LayerConfig { mixer: Some(mixer), feed_forward: Some(feed_forward), norms: family.norms }
+        LayerConfig {
+            mixer: Some(mixer),
+            feed_forward: Some(feed_forward),
+            norms: family.norms,
+            parallel: family.parallel,
+        }
     };
     Ok(kv_heads.iter().enumerate().zip(feed_forward).map(layer).collect())
 }
@@ -374,7 +386,7 @@ fn single_layers(
             (0, _) => (Some(MixerConfig::Attention(own)), None),
             _ => (None, Some(sparse.unwrap_or(dense))),
         };
-        LayerConfig { mixer, feed_forward, norms: NormPlacement::Before }
+        LayerConfig { mixer, feed_forward, norms: NormPlacement::Before, parallel: false }
     };
     Ok(lengths.iter().zip(kv_heads).map(layer).collect())
 }

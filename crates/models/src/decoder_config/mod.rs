@@ -10,9 +10,10 @@ mod rope_from_config_json;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::backend::{AttentionShape, RecurrenceShape, Routing};
+use super::backend::{AttentionShape, NormKind, RecurrenceShape, Routing};
 use super::decoder_family::{Activation, DecoderFamily, NormPlacement, QkNorms};
 use super::kv::{KvShape, KvType};
+use super::nn::NormSpec;
 use super::nn::rope::{RopeLayout, RopeScaling, RopeSpec};
 use super::peft::{LLAMA_MODULES, Module};
 use super::state_layout::StateGroup;
@@ -26,9 +27,7 @@ pub struct DecoderConfig {
     pub width: usize,
     pub vocabulary: usize,
     pub context: usize,
-    pub epsilon: f32,
-    /// Offset that is added to the weights of norms.
-    pub norm_weight_offset: f32,
+    pub norm: NormSpec,
     /// The rotary embeddings that [`AttentionConfig::rope`] refers to. A step computes their angles once for all layers.
     pub ropes: Vec<RopeSpec>,
     pub layers: Vec<LayerConfig>,
@@ -56,6 +55,8 @@ pub struct LayerConfig {
     pub mixer: Option<MixerConfig>,
     pub feed_forward: Option<FeedForwardConfig>,
     pub norms: NormPlacement,
+    /// The feed-forward network has the input of the mixer, and no norm of its own.
+    pub parallel: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -220,14 +221,14 @@ impl DecoderConfig {
                 gated: true,
             })),
             norms: NormPlacement::Before,
+            parallel: false,
         };
         let rope = RopeSpec { base: 10_000., rotated: head_width, scaling: RopeScaling::None, stored_factors: false };
         Self {
             width,
             vocabulary,
             context,
-            epsilon: 1e-5,
-            norm_weight_offset: 0.,
+            norm: NormSpec { kind: NormKind::Rms, epsilon: 1e-5, offset: 0. },
             ropes: vec![rope],
             layers: vec![layer; layers],
             mtp: None,
@@ -336,7 +337,7 @@ impl DecoderConfig {
         let feed_forward = networks.find(|network| matches!(network, FeedForwardConfig::Sparse(_)) == is_sparse)?;
         let attention = AttentionConfig { window: None, ..*self.attention().next()? };
         let mixer = Some(MixerConfig::Attention(attention));
-        Some(LayerConfig { mixer, feed_forward: Some(feed_forward), norms: family.norms })
+        Some(LayerConfig { mixer, feed_forward: Some(feed_forward), norms: family.norms, parallel: family.parallel })
     }
 
     /// The weights that a draft token of the layer for multi-token prediction reads, relative to those that a token of the network

@@ -9,6 +9,7 @@ mod lstm;
 mod mixture_of_experts;
 mod mlp;
 mod norm;
+mod norm_spec;
 pub mod rope;
 
 pub(super) use super::backend::EmbeddingTable;
@@ -21,3 +22,4 @@ pub(super) use lora::{DownProjection, LoraDelta};
 pub(super) use lstm::BidirectionalLstm;
 pub(super) use mixture_of_experts::{MixtureOfExperts, SharedExpert};
 pub(super) use mlp::Mlp;
+pub use norm_spec::NormSpec;

@@ -1,10 +1,20 @@
 //! Loads norms.
 
+use super::norm_spec::NormSpec;
 use crate::backend::{Backend, GroupNorm, Norm, NormKind};
 use crate::error::{ModelError, Result};
 use crate::weights::{Loader, Role};
 
 impl<B: Backend> Norm<B> {
+    /// Loads a norm of `width` elements. It has no bias, except a layer norm whose checkpoint has one.
+    pub(crate) fn load(loader: &Loader<'_, B>, stem: &str, width: usize, spec: NormSpec) -> Result<Self> {
+        let NormSpec { kind, epsilon, offset } = spec;
+        match kind {
+            NormKind::Rms => Self::load_rms_norm(loader, stem, width, epsilon, offset),
+            NormKind::Layer => Self::load_layer_norm(loader, stem, width, epsilon),
+        }
+    }
+
     /// Loads a layer norm, with a bias if the checkpoint has one.
     pub(crate) fn load_layer_norm(loader: &Loader<'_, B>, stem: &str, width: usize, epsilon: f32) -> Result<Self> {
         let weight = loader.backend().vector(loader.vector(stem, width)?)?;
