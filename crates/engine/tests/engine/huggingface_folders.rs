@@ -143,6 +143,17 @@ fn unsupported_settings_are_named_in_the_listing() {
 }
 
 #[test]
+fn a_base_of_the_rotary_embedding_must_be_finite() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = model(dir.path(), "m", "hunyuan");
+    let mut config: Value = serde_json::from_slice(&fs::read(folder.join("config.json")).unwrap()).unwrap();
+    config["rope_parameters"]["alpha"] = json!(1e38);
+    write(&folder, "config.json", &config);
+    let problem = start(dir.path()).models().find("m").unwrap().problem.unwrap_or_default();
+    assert!(problem.contains("is too large for heads of width 16"), "{problem}");
+}
+
+#[test]
 fn a_pattern_of_windows_must_be_a_number() {
     let dir = tempfile::tempdir().unwrap();
     let folder = model(dir.path(), "m", "exaone4-window");

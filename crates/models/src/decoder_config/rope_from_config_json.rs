@@ -48,7 +48,7 @@ fn rope(
         None => Ok(None),
     };
     let mut base = parameter("rope_theta")?.unwrap_or(theta);
-    let alpha = parameter("alpha")?.filter(|_| family.ntk_alpha);
+    let alpha = if family.ntk_alpha { parameter("alpha")? } else { None };
     let fraction = match parameter("partial_rotary_factor")? {
         Some(fraction) => fraction,
         None => config.float("partial_rotary_factor")?.unwrap_or(family.rotary_fraction),
@@ -59,7 +59,7 @@ fn rope(
     let scaling = match parameters {
         Some(parameters) => match (kind(&parameters)?, alpha) {
             ("dynamic", Some(alpha)) => {
-                base = ntk_base(base, alpha, head_width);
+                base = ntk_base(base, alpha, head_width)?;
                 RopeScaling::None
             }
             (kind, _) => scaling(config, &parameters, family, kind)?,
@@ -70,9 +70,12 @@ fn rope(
 }
 
 /// The base that NTK-aware scaling makes of another one for heads of this width.
-fn ntk_base(base: f32, alpha: f32, head_width: usize) -> f32 {
+fn ntk_base(base: f32, alpha: f32, head_width: usize) -> Result<f32> {
     let width = head_width as f64;
-    (f64::from(base) * f64::from(alpha).powf(width / (width - 2.))) as f32
+    match (f64::from(base) * f64::from(alpha).powf(width / (width - 2.))) as f32 {
+        raised if raised.is_finite() => Ok(raised),
+        _ => reject_config(format!("an alpha of {alpha} is too large for heads of width {head_width}")),
+    }
 }
 
 /// The type of context scaling.
