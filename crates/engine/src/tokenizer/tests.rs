@@ -69,14 +69,16 @@ fn sentencepiece_in_gguf_matches_sentencepiece() {
 
 #[test]
 fn byte_level_bpe_in_gguf_matches_tokenizer_json() {
-    for name in ["smollm", "llama3", "qwen2", "tekken", "gpt2"] {
+    for name in ["smollm", "llama3", "qwen2", "tekken", "gpt2", "seed-coder", "deepseek-v3", "tiny-aya"] {
         check(name, &gguf(name).0);
     }
 }
 
 #[test]
 fn tokenizer_json_matches_the_tokenizers_library() {
-    for name in ["smollm", "llama3", "qwen2", "qwen2-nfc", "tekken", "gpt2", "hub-legacy", "hub-first", "hub-strips"] {
+    let byte_level =
+        ["smollm", "llama3", "qwen2", "qwen2-nfc", "tekken", "gpt2", "seed-coder", "deepseek-v3", "tiny-aya"];
+    for name in byte_level.into_iter().chain(["hub-legacy", "hub-first", "hub-strips"]) {
         let (tokens, vocabulary) = hub(name);
         check(name, &tokens);
         if name != "qwen2-nfc" {
