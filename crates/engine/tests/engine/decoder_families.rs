@@ -224,6 +224,34 @@ fn embeddings_replace_tokens<B: Recurrent>(backend: &B) {
     }
 }
 
+/// The last layer computes only the tokens with logits after its mixer.
+#[test]
+fn a_token_has_the_same_logits_alone_and_among_all() {
+    let prompt: Vec<u32> = (0..24).map(|index| index * 7 % 64).collect();
+    for name in ["llama", "olmo2", "cohere2"] {
+        let model = Format::Safetensors.load(name, &Cpu::new(2));
+        let tables: Vec<Vec<u32>> = model.state_groups(KvType::F32).iter().map(|_| vec![0, 1]).collect();
+        let [all, last] = [LogitsAt::All, LogitsAt::Last].map(|logits| {
+            let mut arenas = model.new_arenas(KvType::F32);
+            (0..2).for_each(|id| arenas.ensure_positions(id).unwrap());
+            let row = BatchRow {
+                tokens: &prompt,
+                embedded: &[],
+                start: 0,
+                tables: &tables,
+                state: None,
+                logits,
+                long: false,
+                adapter: None,
+                hidden: None,
+            };
+            model.forward(&[row], &mut arenas).unwrap().rows()[0].concat()
+        });
+        assert_eq!((all.len(), last.len()), (24 * 64, 64));
+        assert!(difference(&all[23 * 64..], &last) < 1e-5, "{name}");
+    }
+}
+
 #[test]
 fn embeddings_replace_tokens_on_every_device() {
     embeddings_replace_tokens(&Cpu::new(2));
@@ -233,7 +261,16 @@ fn embeddings_replace_tokens_on_every_device() {
 #[test]
 fn blocks_that_fell_out_of_a_window_are_not_read() {
     let prompt: Vec<u32> = (0..100).map(|index| index * 7 % 64).collect();
-    for (name, window) in [("gemma2", 8), ("gemma3", 8), ("mistral", 16), ("phi3-window", 12)] {
+    let cases = [
+        ("gemma2", 8),
+        ("gemma3", 8),
+        ("mistral", 16),
+        ("phi3-window", 12),
+        ("olmo3", 8),
+        ("exaone4-window", 8),
+        ("cohere2", 8),
+    ];
+    for (name, window) in cases {
         let model = Format::Safetensors.load(name, &Cpu::new(2));
         assert_eq!(windows(&model), [None, Some(window)], "{name}");
         for chunk in [1, 5, 16, 40] {

@@ -412,6 +412,10 @@ fn written_adapters_compute_like_the_trained_parameters() {
         ("qwen3next", Format::Safetensors, Some(Format::Gguf)),
         ("granitehybrid", Format::Safetensors, Some(Format::Gguf)),
         ("granitehybrid-experts", Format::Gguf, Some(Format::Safetensors)),
+        ("olmo2", Format::Safetensors, Some(Format::Gguf)),
+        ("ernie45", Format::Gguf, Some(Format::Safetensors)),
+        ("glm4", Format::Gguf, Some(Format::Safetensors)),
+        ("cohere2", Format::Safetensors, Some(Format::Gguf)),
     ] {
         let decoder = format.load(name, &candle());
         let parameters = random_parameters(&decoder, 4.5);
