@@ -4,8 +4,8 @@
 //! overwrites the state that was written, and computes the accepted tokens again. That step is still one that decodes: it waits for no
 //! prompt.
 //!
-//! A sequence keeps both of its blocks until it ends. A block of some models has tens of MiB: to free one after every step and to
-//! allocate it again would take longer than to compute the step.
+//! A sequence keeps both of its blocks until it ends. A block of some models has tens of MiB: if one were freed after every step, the
+//! next step would allocate it again, and fault in its pages.
 
 use super::block_pool::{GroupBlock, StatePool};
 use super::prefix_cache::{NodeId, PrefixCache};
