@@ -6,7 +6,7 @@ use crate::backend::{Activation, Angles, AttentionShape, Candle, Norm, PagedAtte
 use crate::decoder_config::{AttentionConfig, DecoderConfig};
 use crate::decoder_family::QkNorms;
 use crate::error::{ModelError, Result};
-use crate::nn::{Context, Linear, NormSpec};
+use crate::nn::{Context, GroupedNorm, Linear};
 use crate::weights::{Candidate, Loader};
 
 /// Where a layer keeps the keys and values of a step.
@@ -24,7 +24,7 @@ pub(super) struct Attention<B: PagedAttention> {
     attn_k: Linear<B>,
     attn_v: Linear<B>,
     pub attn_output: Linear<B>,
-    qk_norms: Option<[QkNorm<B>; 2]>,
+    qk_norms: Option<[GroupedNorm<B>; 2]>,
     norms_after_rope: bool,
     shape: AttentionShape,
     /// Which of the decoder's rotary embeddings rotates queries and keys.
@@ -32,47 +32,6 @@ pub(super) struct Attention<B: PagedAttention> {
     rope_layout: RopeLayout,
     /// The rows of `attn_q` alternate between the queries of a head and its gate.
     output_gate: bool,
-}
-
-/// A norm of queries or keys.
-#[derive(Debug)]
-struct QkNorm<B: PagedAttention> {
-    norm: Norm<B>,
-    /// If each head has weights of its own: zeros and these weights minus one, `[1, 1, 1, 2 · heads · head width]`.
-    head_weights: Option<Tensor<B>>,
-}
-
-impl<B: PagedAttention> QkNorm<B> {
-    fn load(
-        loader: &Loader<'_, B>,
-        stem: &str,
-        kind: QkNorms,
-        [heads, head_width]: [usize; 2],
-        spec: NormSpec,
-    ) -> Result<Self> {
-        let (mut head_weights, backend) = (None, loader.backend());
-        let norm = match kind {
-            QkNorms::EachHead | QkNorms::EachHeadAfterRope => Norm::load(loader, stem, head_width, spec)?,
-            QkNorms::AllHeads => Norm::load(loader, stem, heads * head_width, spec)?,
-            QkNorms::EachHeadOwnWeights => {
-                let weights = loader.values(stem, &[heads, head_width])?;
-                let scales = weights.iter().map(|weight| weight - 1.);
-                let vectors: Vec<f32> = weights.iter().map(|_| 0.).chain(scales).collect();
-                head_weights = Some(backend.tensor(&vectors, [1, 1, 1, vectors.len()])?);
-                let NormSpec { kind, epsilon, .. } = spec;
-                Norm { kind, weight: backend.vector(vec![1.; head_width])?, bias: None, epsilon }
-            }
-        };
-        Ok(Self { norm, head_weights })
-    }
-
-    fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
-        let mut normed = ctx.norm(&self.norm, x)?;
-        if let Some(weights) = &self.head_weights {
-            ctx.modulate(&mut normed, weights, [0, 1])?;
-        }
-        Ok(normed)
-    }
 }
 
 /// Queries, keys and values after RoPE, and the gate of the output if there is one.
@@ -96,7 +55,18 @@ impl<B: PagedAttention> Attention<B> {
             loader.linear(&[Candidate::whole(stem(suffix), rows), fused], rows, width, plan.biases)
         };
         let qk_norms = |kind| {
-            let norm = |suffix, heads| QkNorm::load(loader, &stem(suffix), kind, [heads, head_width], config.norm);
+            let norm = |suffix, heads| match kind {
+                QkNorms::EachHead | QkNorms::EachHeadAfterRope => {
+                    Norm::load(loader, &stem(suffix), head_width, config.norm).map(GroupedNorm::shared)
+                }
+                QkNorms::AllHeads => {
+                    Norm::load(loader, &stem(suffix), heads * head_width, config.norm).map(GroupedNorm::shared)
+                }
+                QkNorms::EachHeadOwnWeights => {
+                    let weights = loader.values(&stem(suffix), &[heads, head_width])?;
+                    GroupedNorm::new(loader.backend(), weights, heads, config.norm.kind, config.norm.epsilon)
+                }
+            };
             Ok::<_, ModelError>([norm("attn_q_norm", heads)?, norm("attn_k_norm", kv_heads)?])
         };
         Ok(Self {
@@ -161,7 +131,7 @@ impl<B: PagedAttention> Attention<B> {
         &self,
         ctx: &Context<'_, B>,
         mut x: Tensor<B>,
-        norm: Option<&QkNorm<B>>,
+        norm: Option<&GroupedNorm<B>>,
         heads: usize,
         angles: &[Angles<B>],
     ) -> Result<Tensor<B>> {

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use crate::backend::{
-    Activation, Backend, Candle, CausalConv, Norm, NormKind, Recurrent, StatePart, StateSpace, StateSpaceInputs, Tensor,
+    Activation, Backend, Candle, CausalConv, NormKind, Recurrent, StatePart, StateSpace, StateSpaceInputs, Tensor,
 };
 use crate::decoder_config::{DecoderConfig, Mamba2Config};
 use crate::error::{ModelError, Result};
-use crate::nn::{Context, Linear, NormSpec};
+use crate::nn::{Context, GroupedNorm, Linear, NormSpec};
 use crate::weights::{Candidate, Loader};
 
 /// `output(norm(state_space(silu(conv(xbc)), steps) · silu(gate)))`, where `gate`, `xbc` and `steps` are projections of the input.
@@ -18,9 +18,7 @@ pub(super) struct Mamba2<B: Recurrent> {
     conv: CausalConv<B>,
     space: StateSpace<B>,
     /// The norm of the groups of the output.
-    norm: Norm<B>,
-    /// The weights of the norm minus one, after as many zeros, if groups have their own: `[1, 1, 1, 2 · values_len]`.
-    group_weights: Option<Tensor<B>>,
+    norm: GroupedNorm<B>,
     pub ssm_out: Linear<B>,
 }
 
@@ -40,22 +38,12 @@ impl<B: Recurrent> Mamba2<B> {
         let (bias, skip) = (loader.bias(&stem("ssm_dt"), steps)?, loader.flat_vector(&stem("ssm_d"), steps)?);
         let backend = loader.backend();
         let weights = loader.flat_vector(&stem("ssm_norm"), shape.values_len())?;
-        let (weights, group_weights) = match shape.key_heads {
-            1 => (weights, None),
-            groups => {
-                let offsets = weights.iter().map(|weight| weight - 1.);
-                let vectors: Vec<f32> = vec![0.; weights.len()].into_iter().chain(offsets).collect();
-                let vectors = backend.tensor(&vectors, [1, 1, 1, vectors.len()])?;
-                (vec![1.; shape.values_len() / groups], Some(vectors))
-            }
-        };
-        let [decay, bias, skip, weight] = [decay, bias, skip, weights].map(|values| backend.vector(values));
+        let [decay, bias, skip] = [decay, bias, skip].map(|values| backend.vector(values));
         Ok(Self {
             inputs,
             conv: loader.causal_conv(&stem("ssm_conv1d"), shape.inputs_len(), kernel, conv_bias)?,
             space: StateSpace { shape, decay: decay?, bias: bias?, skip: skip? },
-            norm: Norm { kind: NormKind::Rms, weight: weight?, bias: None, epsilon },
-            group_weights,
+            norm: GroupedNorm::new(backend, weights, shape.key_heads, NormKind::Rms, epsilon)?,
             ssm_out: loader.linear(&[Candidate::whole(stem("ssm_out"), width)], width, shape.values_len(), biases)?,
         })
     }
@@ -78,11 +66,7 @@ impl<B: Recurrent> Mamba2<B> {
 
     fn gated(&self, ctx: &Context<'_, B>, out: &Tensor<B>, mut gate: Tensor<B>) -> Result<Tensor<B>> {
         ctx.activate(Activation::Silu, &mut gate, Some(out))?;
-        let mut out = ctx.norm(&self.norm, &gate)?;
-        if let Some(weights) = &self.group_weights {
-            ctx.modulate(&mut out, weights, [0, 1])?;
-        }
-        Ok(out)
+        self.norm.forward(ctx, &gate)
     }
 }
 

@@ -3,6 +3,7 @@
 mod context;
 mod conv;
 mod conv1d;
+mod grouped_norm;
 mod linear;
 mod lora;
 mod lstm;
@@ -16,6 +17,7 @@ pub(super) use super::backend::EmbeddingTable;
 pub use context::Context;
 pub(super) use conv::Conv;
 pub(super) use conv1d::{Conv1d, ConvTranspose1d, ConvTranspose1dShape};
+pub(super) use grouped_norm::GroupedNorm;
 pub(super) use linear::Linear;
 pub use lora::{Adapter, LoraDeltas};
 pub(super) use lora::{DownProjection, LoraDelta};
