@@ -69,16 +69,17 @@ impl RecurrentState {
     /// Takes over the state that a step wrote. `positions`: computed tokens that stay; `is_whole`: all of them do. The next step
     /// writes the block of the state before, unless others hold that one, too. `group`: the index of the group of these blocks.
     pub fn advance(&mut self, positions: usize, is_whole: bool, group: usize, pool: &mut StatePool) {
-        self.again = if is_whole { 0 } else { positions };
-        if is_whole {
-            let before = std::mem::replace(&mut self.current, self.next.take());
-            self.next = before.filter(|id| {
-                let block = GroupBlock { group, id: *id };
-                let is_shared = pool.is_shared(block);
-                // The others keep it.
-                is_shared.then(|| pool.release(block));
-                !is_shared
-            });
+        if !is_whole {
+            self.again = positions;
+            return;
+        }
+        self.again = 0;
+        let Some(before) = std::mem::replace(&mut self.current, self.next.take()) else { return };
+        let block = GroupBlock { group, id: before };
+        if pool.is_shared(block) {
+            pool.release(block);
+        } else {
+            self.next = Some(before);
         }
     }
 
