@@ -38,11 +38,16 @@ pub fn is_same_disk(one: &Path, other: &Path) -> bool {
     device(one) == device(other)
 }
 
-/// The bytes of all files below a folder, in folders that are nested at most `depth` levels. Files may vanish meanwhile.
-pub fn bytes_below(folder: &Path, depth: usize) -> u64 {
+/// The bytes of all files in a folder and in those below it, which may be nested eight levels: npm's cache has six. Files may vanish
+/// meanwhile.
+pub fn bytes_below(folder: &Path) -> u64 {
+    bytes_of_levels(folder, 8)
+}
+
+fn bytes_of_levels(folder: &Path, levels: usize) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let sizes = entries.map(|entry| match entry.metadata() {
-        Ok(found) if found.is_dir() && depth > 0 => bytes_below(&entry.path(), depth - 1),
+        Ok(found) if found.is_dir() && levels > 0 => bytes_of_levels(&entry.path(), levels - 1),
         Ok(found) if found.is_file() => found.len(),
         _ => 0,
     });

@@ -33,8 +33,6 @@ const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 const EARLIEST_TIME: u64 = 1_735_689_600;
 /// Crashes are reported for this long.
 const RECENT: Duration = Duration::from_secs(7 * 86_400);
-/// Levels of folders in that of the prefix cache.
-const PREFIX_CACHE_DEPTH: usize = 3;
 /// Files of the data folder that only its owner may read.
 const SECRETS: [&str; 3] = ["pepper", "admin.key", "outpost.redb"];
 
@@ -60,7 +58,7 @@ pub(super) fn all(
     }
     if let Some(max_bytes) = disk_args.prefix_cache() {
         let reserve = DiskReserve::new(data, disk_args.min_free_disk);
-        let used = bytes_below(&paths.data.join(PREFIX_CACHE_FOLDER), PREFIX_CACHE_DEPTH);
+        let used = bytes_below(&paths.data.join(PREFIX_CACHE_FOLDER));
         findings.push(prefix_cache(max_bytes, used, reserve.status().map(|status| status.room(DataClass::Bulk))));
     }
     findings.push(match (&paths.store.store, measures) {

@@ -20,8 +20,6 @@ use outpost_common::disk_space::bytes_below;
 
 /// Polling interval for the download's size.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Levels of the folders in which a download is: pip nests one, npm's cache six.
-const DEPTH: usize = 8;
 /// Max lines of the program's output in an error.
 const TAIL_LINES: usize = 6;
 
@@ -125,7 +123,7 @@ impl PackageManager {
                 break status;
             }
             // Both programs write to a temporary folder and then copy, so the larger of both is the progress.
-            on_bytes(bytes_below(&temporary, DEPTH).max(bytes_below(&archives, DEPTH)))?;
+            on_bytes(bytes_below(&temporary).max(bytes_below(&archives)))?;
             thread::sleep(POLL_INTERVAL);
         };
         if !status.success() {
