@@ -183,6 +183,11 @@ fn windows<B: Recurrent>(model: &Decoder<B>) -> Vec<Option<usize>> {
         .collect()
 }
 
+/// A text from its beginning.
+fn row<'a>(tokens: &'a [u32], tables: &'a [Vec<u32>], logits: LogitsAt) -> BatchRow<'a> {
+    BatchRow { tokens, embedded: &[], start: 0, tables, state: None, logits, long: false, adapter: None, hidden: None }
+}
+
 /// Tokens with embeddings of their own are computed like the tokens of which these are the embeddings.
 fn embeddings_replace_tokens<B: Recurrent>(backend: &B) {
     for name in ["llama", "gemma3"] {
@@ -201,17 +206,7 @@ fn embeddings_replace_tokens<B: Recurrent>(backend: &B) {
         let tables: Vec<Vec<u32>> = model.state_groups(KvType::F32).iter().map(|_| vec![0, 1]).collect();
         let tables_of_other: Vec<Vec<u32>> = tables.iter().map(|_| vec![2, 3]).collect();
         (0..4).for_each(|id| arenas.ensure_positions(id).unwrap());
-        let plain = BatchRow {
-            tokens: &prompt,
-            embedded: &[],
-            start: 0,
-            tables: &tables,
-            state: None,
-            logits: LogitsAt::All,
-            long: false,
-            adapter: None,
-            hidden: None,
-        };
+        let plain = row(&prompt, &tables, LogitsAt::All);
         let replaced = BatchRow { tokens: &placeholders, embedded: &embedded, tables: &tables_of_other, ..plain };
         let mut logits = model.forward(&[plain, replaced], &mut arenas).unwrap();
         let rows = logits.rows();
@@ -234,18 +229,7 @@ fn a_token_has_the_same_logits_alone_and_among_all() {
         let [all, last] = [LogitsAt::All, LogitsAt::Last].map(|logits| {
             let mut arenas = model.new_arenas(KvType::F32);
             (0..2).for_each(|id| arenas.ensure_positions(id).unwrap());
-            let row = BatchRow {
-                tokens: &prompt,
-                embedded: &[],
-                start: 0,
-                tables: &tables,
-                state: None,
-                logits,
-                long: false,
-                adapter: None,
-                hidden: None,
-            };
-            model.forward(&[row], &mut arenas).unwrap().rows()[0].concat()
+            model.forward(&[row(&prompt, &tables, logits)], &mut arenas).unwrap().rows()[0].concat()
         });
         assert_eq!((all.len(), last.len()), (24 * 64, 64));
         assert!(difference(&all[23 * 64..], &last) < 1e-5, "{name}");
