@@ -15,6 +15,7 @@ pub enum DType {
     Q5_0,
     Q5_1,
     IQ4NL,
+    MXFP4,
     Q2K,
     Q3K,
     Q4K,
@@ -26,8 +27,19 @@ pub enum DType {
 /// The values of the codes of IQ4_NL and IQ4_XS.
 pub(crate) const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
+/// Twice the values of the codes of MXFP4, which are floats with a sign, two bits of exponent and one of mantissa (E2M1).
+pub(crate) const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// Half of a scale of eight bits of exponent (E8M0), exactly. The specification says that 255 is not a number; GGML reads it as
+/// 2^128, and so does this.
+pub(crate) fn half_e8m0(exponent: u8) -> f32 {
+    let bits = u32::from(exponent);
+    // The smallest two are subnormal.
+    f32::from_bits(if bits < 2 { 0x0020_0000 << bits } else { (bits - 1) << 23 })
+}
+
 impl DType {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -37,6 +49,7 @@ impl DType {
         Self::Q5_0,
         Self::Q5_1,
         Self::IQ4NL,
+        Self::MXFP4,
         Self::Q2K,
         Self::Q3K,
         Self::Q4K,
@@ -49,7 +62,7 @@ impl DType {
     pub const fn block(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::IQ4NL => 32,
+            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::IQ4NL | Self::MXFP4 => 32,
             Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::IQ4XS => 256,
         }
     }
@@ -61,6 +74,7 @@ impl DType {
             Self::F16 | Self::BF16 => 2,
             Self::Q8_0 => 34,
             Self::Q4_0 | Self::IQ4NL => 18,
+            Self::MXFP4 => 17,
             Self::Q4_1 => 20,
             Self::Q5_0 => 22,
             Self::Q5_1 => 24,
@@ -123,7 +137,7 @@ fn convert<const N: usize>(bytes: &[u8], out: &mut [f32], to_float: impl Fn([u8;
 /// The contents of one block. A weight is `scale · code + minimum`, in the type's variant of this formula.
 #[derive(Debug)]
 pub(crate) struct RawBlock {
-    /// The scale, as f16 bits.
+    /// The scale, as f16 bits. MXFP4: its exponent, as in the file.
     pub d: u16,
     /// f16 bits: the minimum of Q4_1 and Q5_1, the scale of the minima of Q2_K, Q4_K and Q5_K.
     pub m: u16,
@@ -162,6 +176,10 @@ impl RawBlock {
                 self.codes[..32].copy_from_slice(&bytes[2..34]);
             }
             DType::Q4_0 | DType::Q5_0 | DType::Q4_1 | DType::Q5_1 | DType::IQ4NL => self.read_32(dtype, bytes),
+            DType::MXFP4 => {
+                self.d = u16::from(bytes[0]);
+                unpack_nibbles(&bytes[1..17], &mut self.codes[..32]);
+            }
             DType::Q2K => {
                 self.scales.copy_from_slice(&bytes[..16]);
                 self.read_two_bits(&bytes[16..80]);
@@ -275,6 +293,10 @@ impl RawBlock {
             DType::Q5_0 => self.map(out, 32, |_| |code| f32::from(code as i8 - 16) * d),
             DType::Q4_1 | DType::Q5_1 => self.map(out, 32, |_| |code| f32::from(code) * d + m),
             DType::IQ4NL => self.map(out, 32, |_| |code| d * f32::from(IQ4_VALUES[usize::from(code & 15)])),
+            DType::MXFP4 => {
+                let half_scale = half_e8m0(self.d as u8);
+                self.map(out, 32, |_| |code| f32::from(E2M1_DOUBLED[usize::from(code & 15)]) * half_scale);
+            }
             DType::Q2K => self.map(out, 16, |part| {
                 let scale = self.scales[part];
                 let (scale, minimum) = (d * f32::from(scale & 15), m * f32::from(scale >> 4));

@@ -3,7 +3,7 @@
 //! A group holds 16 consecutive rows; the last group is padded with zeros.
 //!
 //! For quantised types, a span is one block (32 weights, or 256 for the K types). It starts with a head: the f16 scales
-//! of the 16 rows, and their minima if the type has any. A tile for each 32 weights follows: byte scales (K types), high
+//! of the 16 rows, or their exponents in a byte each (MXFP4), and their minima if the type has any. A tile for each 32 weights follows: byte scales (K types), high
 //! bits, low bits. A unit of a tile is 64 bytes, four for each row. With nibbles, unit `j` has a row's weights `4j .. 4j +
 //! 4` in its low nibbles and `16 + 4j .. 20 + 4j` in its high nibbles. With two-bit codes, unit `j` has four weights from
 //! each of `4j`, `8 + 4j`, `16 + 4j` and `24 + 4j` on, from the lowest bits up.
@@ -24,7 +24,7 @@ pub(crate) struct Layout {
     pub width: usize,
     /// Tiles in a span.
     pub tiles: usize,
-    /// Head of a span: 32 bytes for scales, 64 for scales and minima.
+    /// Head of a span: 16 bytes for scales that are powers of two, 32 for other scales, 64 for scales and minima.
     pub head: usize,
     /// Scales at the start of a tile: one or two bytes for each row.
     pub scales: usize,
@@ -41,6 +41,7 @@ impl Layout {
             DType::F16 | DType::BF16 => (1, 0, 0, 0, 2 * FLOATS * LANES),
             DType::Q8_0 => (1, 32, 0, 0, 512),
             DType::Q4_0 | DType::IQ4NL => (1, 32, 0, 0, 256),
+            DType::MXFP4 => (1, 16, 0, 0, 256),
             DType::Q4_1 => (1, 64, 0, 0, 256),
             DType::Q5_0 => (1, 32, 0, 64, 256),
             DType::Q5_1 => (1, 64, 0, 64, 256),
@@ -159,7 +160,10 @@ fn get_codes(lane: usize, high: &[u8], low: &[u8]) -> CodeWords {
 fn put_block(dtype: DType, raw: &RawBlock, lane: usize, span: &mut [u8]) {
     let layout = Layout::of(dtype);
     let (head, tiles) = span.split_at_mut(layout.head);
-    put_u16(head, lane, raw.d);
+    match layout.head {
+        16 => head[lane] = raw.d as u8,
+        _ => put_u16(head, lane, raw.d),
+    }
     if layout.head == 64 {
         put_u16(&mut head[32..], lane, raw.m);
     }
@@ -186,7 +190,7 @@ fn has_minima(dtype: DType) -> bool {
 fn get_block(dtype: DType, raw: &mut RawBlock, lane: usize, span: &[u8]) {
     let layout = Layout::of(dtype);
     let (head, tiles) = span.split_at(layout.head);
-    raw.d = get_u16(head, lane);
+    raw.d = if layout.head == 16 { u16::from(head[lane]) } else { get_u16(head, lane) };
     if layout.head == 64 {
         raw.m = get_u16(&head[32..], lane);
     }

@@ -106,12 +106,12 @@ fn quantization(path: &str) -> Option<String> {
 fn is_quantization(word: &str) -> bool {
     let starts_with_number = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
     let has_bits = ["Q", "IQ", "TQ"].iter().any(|kind| word.strip_prefix(kind).is_some_and(starts_with_number));
-    has_bits || matches!(word, "F16" | "F32" | "BF16" | "MXFP4")
+    has_bits || matches!(word, "F16" | "F32" | "BF16" | "MXFP4" | "MXFP4_MOE" | "NVFP4")
 }
 
 /// True if the type in the name is supported. The header decides in the end, because files mix types.
 fn is_supported(name: &str) -> bool {
-    let base = ["_XXS", "_XS", "_S", "_M", "_L", "_XL"].iter().find_map(|size| name.strip_suffix(size));
+    let base = ["_XXS", "_XS", "_S", "_M", "_L", "_XL", "_MOE"].iter().find_map(|size| name.strip_suffix(size));
     type_named(name).is_some() || base.is_some_and(|base| type_named(base).is_some())
 }
 
@@ -166,11 +166,16 @@ mod tests {
             ("BF16/model-BF16-00001-of-00002.gguf", Some("BF16")),
             ("Qwen3-0.6B.gguf", None),
             ("Q4-model-f16.gguf", Some("F16")),
+            ("gpt-oss-20b-MXFP4_MOE.gguf", Some("MXFP4_MOE")),
         ] {
             assert_eq!(quantization(path).as_deref(), expected, "{path}");
         }
-        assert!(["Q4_K_M", "Q8_0", "Q6_K", "IQ4_XS", "Q3_K_XL", "BF16"].iter().all(|name| is_supported(name)));
-        assert!(["IQ2_M", "IQ1_S", "MXFP4", "TQ1_0", "Q9_9"].iter().all(|name| !is_supported(name)));
+        assert!(
+            ["Q4_K_M", "Q8_0", "Q6_K", "IQ4_XS", "Q3_K_XL", "BF16", "MXFP4", "MXFP4_MOE"]
+                .iter()
+                .all(|name| is_supported(name))
+        );
+        assert!(["IQ2_M", "IQ1_S", "TQ1_0", "Q9_9"].iter().all(|name| !is_supported(name)));
     }
 
     #[test]

@@ -16,7 +16,9 @@ use crate::pack::{FLOATS, Layout};
 use crate::simd::{Isa, Kernel, LANES, Simd, load_partial, run, run_bf16, store_partial};
 use activations::{RowLayout, Tiles};
 use float_format::{BF16, Bf16Pairs, F16, F32, FloatFormat};
-use quant_format::{IQ4NL, IQ4XS, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, QuantFormat, add_units};
+use quant_format::{
+    IQ4NL, IQ4XS, MXFP4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, QuantFormat, add_units,
+};
 
 /// Prefetch distance in bytes, in a single pass over weights.
 const PREFETCH_BYTES: usize = 8192;
@@ -216,8 +218,7 @@ impl GemmTask {
             let mut block_stats = self.block_stats.add(tile.first_row * self.steps * 4);
             let mut prefetch = tile.prefetch;
             for _ in 0..self.steps / layout.tiles {
-                let d = S::load_f16(weights.cast());
-                let head = (d, if layout.head == 64 { S::load_f16(weights.add(32).cast()) } else { d });
+                let head = F::head::<S>(weights);
                 weights = weights.add(layout.head);
                 for _ in 0..layout.tiles {
                     for _ in 0..tile.prefetch_lines {
@@ -453,6 +454,7 @@ pub(crate) fn multiply(dtype: DType, task: &GemmTask) {
         DType::Q5_0 => with::<Quantised<Q5_0>>(task),
         DType::Q5_1 => with::<Quantised<Q5_1>>(task),
         DType::IQ4NL => with::<Quantised<IQ4NL>>(task),
+        DType::MXFP4 => with::<Quantised<MXFP4>>(task),
         DType::Q2K => with::<Quantised<Q2K>>(task),
         DType::Q3K => with::<Quantised<Q3K>>(task),
         DType::Q4K => with::<Quantised<Q4K>>(task),

@@ -2,7 +2,7 @@
 //!
 //! [`crate::pack`] describes the bytes of a tile.
 
-use crate::dtype::{DType, IQ4_VALUES};
+use crate::dtype::{DType, E2M1_DOUBLED, IQ4_VALUES};
 use crate::pack::Layout;
 use crate::simd::{LANES, Simd};
 
@@ -20,6 +20,22 @@ pub(super) trait QuantFormat {
     const SIGNED: bool = false;
     /// A table that nibbles index.
     const TABLE: Option<&'static [i8; 16]> = None;
+
+    /// The scales and minima of a span's rows. Types without minima get the scales twice.
+    ///
+    /// # Safety
+    /// As [`Simd`] says; `head` points to the head of a span.
+    #[inline(always)]
+    unsafe fn head<S: Simd>(head: *const u8) -> (S::F, S::F) {
+        // SAFETY: the head has the size that the layout says.
+        unsafe {
+            let d = match const { Self::LAYOUT.head } {
+                16 => half_e8m0::<S>(head),
+                _ => S::load_f16(head.cast()),
+            };
+            (d, if const { Self::LAYOUT.head } == 64 { S::load_f16(head.add(32).cast()) } else { d })
+        }
+    }
 
     /// The scales and minima of a tile's two halves. Without `HALVES`, only the first is used.
     ///
@@ -47,6 +63,31 @@ quant_format!(Q4_1, MINIMUM: bool = true);
 quant_format!(Q5_0, OFFSET: u32 = 4);
 quant_format!(Q5_1, MINIMUM: bool = true);
 quant_format!(IQ4NL, SIGNED: bool = true, TABLE: Option<&'static [i8; 16]> = Some(&IQ4_VALUES));
+
+/// [`E2M1_DOUBLED`] with an offset of 16: unsigned codes are multiplied faster.
+const E2M1_CODES: [i8; 16] = {
+    let mut codes = E2M1_DOUBLED;
+    let mut index = 0;
+    while index < codes.len() {
+        codes[index] += 16;
+        index += 1;
+    }
+    codes
+};
+quant_format!(MXFP4, OFFSET: u32 = 4, TABLE: Option<&'static [i8; 16]> = Some(&E2M1_CODES));
+
+/// 2^(e - 128) for the exponent of each row, and at least 2^-126: weights below that do not change any sum.
+///
+/// # Safety
+/// As [`QuantFormat::head`] says.
+#[inline(always)]
+unsafe fn half_e8m0<S: Simd>(exponents: *const u8) -> S::F {
+    // SAFETY: the head has 16 bytes of exponents.
+    unsafe {
+        let exponent = S::sub(S::load_u8(exponents), S::splat(128.0));
+        S::ldexp(S::splat(1.0), S::max(exponent, S::splat(-126.0)))
+    }
+}
 
 /// A type whose tiles have quantised scales.
 macro_rules! k_quant_format {

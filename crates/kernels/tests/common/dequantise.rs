@@ -43,6 +43,13 @@ fn nonlinear(code: i32) -> f32 {
     LEVELS[code as usize] as f32
 }
 
+/// A float with a sign, two bits of exponent (bias 1) and one of mantissa.
+fn e2m1(code: i32) -> f32 {
+    let (exponent, mantissa) = (code >> 1 & 3, (code & 1) as f32);
+    let size = if exponent == 0 { mantissa / 2. } else { (1. + mantissa / 2.) * 2f32.powi(exponent - 1) };
+    if code & 8 == 0 { size } else { -size }
+}
+
 fn bit(bytes: &[u8], index: usize) -> i32 {
     i32::from(bytes[index / 8] >> (index % 8) & 1)
 }
@@ -67,6 +74,10 @@ fn dequantise_block(dtype: DType, block: &[u8]) -> Vec<f32> {
             (0..32).map(|i| (nibble(&block[8..], i % 16, i > 15) + 16 * bit(&block[4..], i)) as f32 * d + m).collect()
         }
         DType::IQ4NL => (0..32).map(|i| d * nonlinear(nibble(&block[2..], i % 16, i > 15))).collect(),
+        DType::MXFP4 => {
+            let scale = 2f32.powi(i32::from(block[0]) - 127);
+            (0..32).map(|i| scale * e2m1(nibble(&block[1..], i % 16, i > 15))).collect()
+        }
         DType::IQ4XS => (0..256)
             .map(|i| {
                 let part = i / 32;

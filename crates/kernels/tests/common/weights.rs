@@ -27,6 +27,11 @@ pub fn weights_of(rng: &mut Rng, dtype: DType, count: usize, byte: impl Fn(&mut 
                     DType::Q6K => &[208],
                     _ => &[0],
                 };
+                if dtype == DType::MXFP4 {
+                    block[0] = 118 + (rng.next() % 6) as u8;
+                    bytes.extend(block);
+                    continue;
+                }
                 for &at in scales {
                     block[at..at + 2].copy_from_slice(&f16::from_f32(rng.normal() * 0.02).to_le_bytes());
                 }

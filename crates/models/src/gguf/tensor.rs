@@ -50,7 +50,8 @@ const TYPES: &[(u32, &str, Option<DType>)] = &[
     (30, "BF16", Some(DType::BF16)),
     (34, "TQ1_0", None),
     (35, "TQ2_0", None),
-    (39, "MXFP4", None),
+    (39, "MXFP4", Some(DType::MXFP4)),
+    (40, "NVFP4", None),
 ];
 
 /// The supported type of this name.

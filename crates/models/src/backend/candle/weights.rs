@@ -106,12 +106,12 @@ fn quantised_type(dtype: DType) -> Option<GgmlDType> {
         DType::Q4K => GgmlDType::Q4K,
         DType::Q5K => GgmlDType::Q5K,
         DType::Q6K => GgmlDType::Q6K,
-        DType::F32 | DType::F16 | DType::BF16 | DType::IQ4NL | DType::IQ4XS => return None,
+        DType::F32 | DType::F16 | DType::BF16 | DType::IQ4NL | DType::IQ4XS | DType::MXFP4 => return None,
     })
 }
 
-/// True for types that candle cannot multiply. They are dequantised when they are loaded: to f32 on the CPU, and to f16
-/// on other devices.
+/// True for types that candle cannot multiply. They are dequantised when they are loaded: to f32 on the CPU, and to
+/// [`dense_type`] on other devices.
 pub fn is_dequantised(dtype: DType) -> bool {
     dtype.is_quantised() && quantised_type(dtype).is_none()
 }
@@ -121,12 +121,12 @@ fn kept_type(dtype: DType, columns: usize) -> Option<GgmlDType> {
     quantised_type(dtype).filter(|kept| columns.is_multiple_of(kept.block_size()))
 }
 
-/// The element type of a dense matrix.
+/// The element type of a dense matrix. bf16 holds every weight of MXFP4, f16 not the smallest and largest.
 fn dense_type(device: &Device, dtype: DType) -> ArrayType {
     match dtype {
         DType::F32 => ArrayType::F32,
         _ if device.is_cpu() => ArrayType::F32,
-        DType::BF16 => ArrayType::BF16,
+        DType::BF16 | DType::MXFP4 => ArrayType::BF16,
         _ => ArrayType::F16,
     }
 }
@@ -203,7 +203,7 @@ fn upload_bias(device: &Device, bias: Option<&[f32]>, rows: usize) -> Result<Opt
 /// Reads a dense tensor in the type of [`dense_type`].
 fn read_dense(device: &Device, weight: &Rows<'_>, shape: &[usize]) -> Result<Array> {
     Ok(match (dense_type(device, weight.dtype), weight.dtype) {
-        (ArrayType::BF16, _) => {
+        (ArrayType::BF16, DType::BF16) => {
             let values: Vec<bf16> = weight.bytes()?.as_chunks().0.iter().copied().map(bf16::from_le_bytes).collect();
             Array::from_vec(values, shape, device)?
         }
@@ -211,6 +211,7 @@ fn read_dense(device: &Device, weight: &Rows<'_>, shape: &[usize]) -> Result<Arr
             let values: Vec<f16> = weight.bytes()?.as_chunks().0.iter().copied().map(f16::from_le_bytes).collect();
             Array::from_vec(values, shape, device)?
         }
+        (ArrayType::BF16, _) => Array::from_vec(dequantised(weight, bf16::from_f32)?, shape, device)?,
         (ArrayType::F16, _) => Array::from_vec(dequantised(weight, f16::from_f32)?, shape, device)?,
         _ => Array::from_vec(dequantised(weight, |value| value)?, shape, device)?,
     })

@@ -23,8 +23,10 @@ fn floats_take_two_bytes_on_a_gpu_and_four_on_the_cpu() {
         // The bytes in the file, and their copy as floats of the device or of a chunk that is converted.
         assert_eq!([&cpu, &gpu].map(|b| b.loading_bytes(dtype, 32, 256)), [6 * 32 * 256, 4 * 32 * 256], "{dtype:?}");
     }
-    // candle cannot multiply this type. It is dequantised to f16 on a GPU.
-    assert_eq!([&cpu, &gpu].map(|b| b.linear_bytes(DType::IQ4XS, 32, 256)), [4 * 32 * 256, 2 * 32 * 256]);
+    // candle cannot multiply these types. They are dequantised to f16 or bf16 on a GPU.
+    for dtype in [DType::IQ4XS, DType::MXFP4] {
+        assert_eq!([&cpu, &gpu].map(|b| b.linear_bytes(dtype, 32, 256)), [4 * 32 * 256, 2 * 32 * 256], "{dtype:?}");
+    }
     assert_eq!([&cpu, &gpu].map(|b| b.linear_bytes(DType::F32, 32, 256)), [4 * 32 * 256; 2]);
 }
 

@@ -28,12 +28,15 @@ pub(super) fn random_rows(dtype: DType, rows: usize, columns: usize, seed: u64) 
         DType::Q4K => quantised(GgmlDType::Q4K),
         DType::Q5K => quantised(GgmlDType::Q5K),
         DType::Q6K => quantised(GgmlDType::Q6K),
-        // candle cannot write these. Any bytes are valid, after a scale in f16.
-        DType::IQ4NL | DType::IQ4XS => {
+        // candle cannot write these. Any bytes are valid, after a scale in f16, or in MXFP4 its exponent.
+        DType::IQ4NL | DType::IQ4XS | DType::MXFP4 => {
             let bytes = random(rows * columns / dtype.block() * dtype.block_bytes(), seed);
             let mut bytes: Vec<u8> = bytes.iter().map(|x| (x * 127.) as i8 as u8).collect();
             for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
-                block[..2].copy_from_slice(&half::f16::from_f32(0.01).to_le_bytes());
+                match dtype {
+                    DType::MXFP4 => block[0] = 122,
+                    _ => block[..2].copy_from_slice(&half::f16::from_f32(0.01).to_le_bytes()),
+                }
             }
             bytes
         }
@@ -104,7 +107,7 @@ fn quantised_types_stay_quantised() {
         }
     }
     let dequantised: Vec<_> = DType::ALL.into_iter().filter(|dtype| weights::is_dequantised(*dtype)).collect();
-    assert_eq!(dequantised, [DType::IQ4NL, DType::IQ4XS]);
+    assert_eq!(dequantised, [DType::IQ4NL, DType::MXFP4, DType::IQ4XS]);
 }
 
 #[test]
