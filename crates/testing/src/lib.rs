@@ -6,6 +6,7 @@ pub mod decoder_cases;
 pub mod fixtures;
 pub mod hub_server;
 pub mod huggingface_folder;
+pub mod mxfp4;
 pub mod postgres;
 pub mod rng;
 pub mod script;

@@ -197,6 +197,24 @@ impl<'a, B: Backend> Loader<'a, B> {
         Linear::read(&self.backend, &weight, None, false)
     }
 
+    /// Loads a projection whose rows are every `step`th row of a tensor with `total` rows, from row `first` on. The rows of gate and up
+    /// of gpt-oss alternate in one tensor. Adapters cannot target it.
+    pub fn stepped(
+        &self,
+        stem: &str,
+        [first, step]: [usize; 2],
+        rows: usize,
+        [total, columns]: [usize; 2],
+        bias: Option<&[f32]>,
+    ) -> Result<Linear<B>> {
+        let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        let matches = shape.len() > 1 && flat(&shape) == (total, columns);
+        self.check_shape(&name, &shape, matches, &[total, columns])?;
+        let span = (rows * step + 1).saturating_sub(step);
+        let weight = self.rounded(self.read_rows(&name, first, span)?.step_by(step));
+        Linear::read(&self.backend, &weight, bias, false)
+    }
+
     /// The elements of a weight, which must be finite.
     pub fn values(&self, stem: &str, expected: &[usize]) -> Result<Vec<f32>> {
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;

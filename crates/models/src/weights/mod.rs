@@ -7,6 +7,7 @@ mod drafting;
 mod gguf;
 mod loaded_matrix;
 mod loader;
+mod mxfp4;
 mod safetensors;
 mod tensor_rows;
 

@@ -162,14 +162,23 @@ impl Weights for ModelFolder {
     }
 
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
-        Some(self.tensor(name)?.0.shape.clone())
+        match self.tensor(name) {
+            Some((info, _)) => Some(info.shape.clone()),
+            None => Some(self.mxfp4_tensor(name)?.shape()),
+        }
     }
 
     fn dtype(&self, name: &str) -> Option<DType> {
-        self.tensor(name)?.0.float()
+        match self.tensor(name) {
+            Some((info, _)) => info.float(),
+            None => self.mxfp4_tensor(name).map(|_| DType::MXFP4),
+        }
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
+        if let Some(tensor) = self.mxfp4_tensor(name) {
+            return tensor.rows(first, count);
+        }
         let (info, file) =
             self.tensor(name).ok_or_else(|| ModelError::Checkpoint(format!("the files have no tensor {name}")))?;
         let dtype = info.float().ok_or_else(|| {
@@ -179,13 +188,14 @@ impl Weights for ModelFolder {
         StoredTensor { name: &info.name, storage, start: info.start, shape: &info.shape, dtype }.rows(first, count)
     }
 
-    /// Leaves out the RoPE frequencies of old exports, which `config.json` describes.
+    /// Leaves out the RoPE frequencies of old exports, which `config.json` describes. A matrix whose codes and scales are tensors of
+    /// their own has one name.
     fn names(&self) -> Vec<String> {
         let family = decoder_config::find_family(&self.config);
         let ignored = if family.is_ok_and(|family| family.recurrent.is_some()) { IGNORED_PREFIXES } else { &[] };
         let is_needed = |name: &&str| {
             !name.ends_with(".rotary_emb.inv_freq") && ignored.iter().all(|prefix| !name.starts_with(prefix))
         };
-        ModelFolder::names(self).filter(is_needed).map(str::to_owned).collect()
+        ModelFolder::names(self).filter(is_needed).filter_map(|name| self.matrix_name(name)).collect()
     }
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use crate::backend::{DType, dequantise};
 use half::{bf16, f16};
 
+use super::mxfp4::Mxfp4Files;
 use crate::error::ModelError;
 
 /// Rows of a tensor that are not read yet. Each element of a vector is a row.
@@ -18,13 +19,20 @@ pub struct Rows<'a> {
     bytes: Bytes<'a>,
     /// The type in the file, if rows are rounded to `dtype` when they are read.
     source_dtype: Option<DType>,
+    /// One row of this many in the file is a row.
+    step: usize,
 }
+
+/// Rows of the file that are read at once if not all of them are needed.
+const STEPPED_ROWS: usize = 32;
 
 #[derive(Debug)]
 enum Bytes<'a> {
     /// A file, and the offset of the first row.
     File(&'a File, u64),
     Memory(Cow<'a, [u8]>),
+    /// Codes and scales that are tensors of their own.
+    Mxfp4(Mxfp4Files<'a>),
 }
 
 /// Where the bytes of a checkpoint are.
@@ -72,7 +80,7 @@ impl<'a> StoredTensor<'a> {
                 )
             }
         };
-        Ok(Rows { dtype, count, columns, bytes, source_dtype: None })
+        Ok(Rows { dtype, count, columns, bytes, source_dtype: None, step: 1 })
     }
 }
 
@@ -82,7 +90,7 @@ impl Rows<'static> {
     /// # Errors
     /// If `bytes` has another length.
     pub fn from_bytes(dtype: DType, count: usize, columns: usize, bytes: Vec<u8>) -> Result<Self, ModelError> {
-        let rows = Self { dtype, count, columns, bytes: Bytes::Memory(Cow::default()), source_dtype: None };
+        let rows = Self { dtype, count, columns, bytes: Bytes::Memory(Cow::default()), source_dtype: None, step: 1 };
         match bytes.len() == count * rows.row_bytes(dtype) {
             true => Ok(Self { bytes: Bytes::Memory(bytes.into()), ..rows }),
             false => Err(ModelError::Checkpoint(format!("{} bytes are not {count} rows of {columns}", bytes.len()))),
@@ -90,7 +98,19 @@ impl Rows<'static> {
     }
 }
 
+impl<'a> Rows<'a> {
+    /// Rows whose codes and scales are in tensors of their own.
+    pub(super) fn from_mxfp4(count: usize, columns: usize, files: Mxfp4Files<'a>) -> Self {
+        Self { dtype: DType::MXFP4, count, columns, bytes: Bytes::Mxfp4(files), source_dtype: None, step: 1 }
+    }
+}
+
 impl Rows<'_> {
+    /// The first of each `step` rows, as in a tensor whose rows belong to `step` matrices in turn.
+    pub fn step_by(self, step: usize) -> Self {
+        Self { count: self.count.div_ceil(step.max(1)), step: self.step * step.max(1), ..self }
+    }
+
     /// Whether rows of `dtype` with `columns` columns can be rounded to `rounded`.
     pub(super) fn can_round_to(dtype: DType, rounded: DType, columns: usize) -> bool {
         !dtype.is_quantised() && columns.is_multiple_of(rounded.block()) && can_round(rounded)
@@ -121,7 +141,25 @@ impl Rows<'_> {
     }
 
     fn read_as(&self, dtype: DType, first: usize, out: &mut [u8]) -> Result<(), ModelError> {
-        let skip = first * self.row_bytes(dtype);
+        let row_bytes = self.row_bytes(dtype).max(1);
+        if self.step == 1 {
+            return self.read_adjacent(row_bytes, first, out);
+        }
+        let mut stored = Vec::new();
+        for (index, out) in out.chunks_mut(STEPPED_ROWS * row_bytes).enumerate() {
+            let count = out.len() / row_bytes;
+            stored.resize((count * self.step + 1 - self.step) * row_bytes, 0);
+            self.read_adjacent(row_bytes, (first + index * STEPPED_ROWS) * self.step, &mut stored)?;
+            for (out, rows) in out.chunks_exact_mut(row_bytes).zip(stored.chunks(self.step * row_bytes)) {
+                out.copy_from_slice(&rows[..row_bytes]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads rows from row `first` of the file on.
+    fn read_adjacent(&self, row_bytes: usize, first: usize, out: &mut [u8]) -> Result<(), ModelError> {
+        let skip = first * row_bytes;
         match &self.bytes {
             Bytes::File(file, start) => file
                 .read_exact_at(out, start + skip as u64)
@@ -133,6 +171,7 @@ impl Rows<'_> {
                 }
                 None => Err(ModelError::checkpoint("a tensor ends before its last row")),
             },
+            Bytes::Mxfp4(files) => files.read(self.columns, first, out),
         }
     }
 
@@ -191,6 +230,21 @@ pub(crate) fn flat(shape: &[usize]) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::{DType, Rows};
+
+    #[test]
+    fn every_second_row_is_read() {
+        let values: Vec<f32> = (0..201 * 2).map(|i| i as f32).collect();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let rows = Rows::from_bytes(DType::F32, 201, 2, bytes).unwrap().step_by(2);
+        let expected: Vec<f32> = values.chunks(4).flat_map(|rows| rows[..2].to_vec()).collect();
+        assert_eq!((rows.count, rows.floats().unwrap()), (101, expected.clone()));
+        let mut last = [0; 3 * 8];
+        rows.read(98, &mut last).unwrap();
+        let last: Vec<f32> = last.as_chunks().0.iter().copied().map(f32::from_le_bytes).collect();
+        assert_eq!(last, expected[98 * 2..]);
+        let rounded = rows.rounded(DType::BF16).floats().unwrap();
+        assert_eq!(rounded[..4], [0., 1., 4., 5.]);
+    }
 
     #[test]
     fn floats_are_rounded_as_they_are_read() {

@@ -1,0 +1,271 @@
+//! Matrices in MXFP4 whose codes and scales are tensors of their own, as in OpenAI's checkpoints of gpt-oss
+//! (<https://arxiv.org/abs/2508.10925>): `NAME_blocks`, `[experts, rows, groups, 16]`, and `NAME_scales`, `[experts, rows, groups]`, both
+//! of bytes. A group is 32 weights of a row. The rest of the code sees them as one tensor NAME, `[experts, rows, 32 * groups]`.
+//!
+//! A byte of the codes holds two adjacent weights, the first one in the low bits. In GGUF's blocks, which kernels read, it holds weights
+//! that are 16 apart.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::{Rows, flat};
+use crate::backend::DType;
+use crate::error::ModelError;
+use crate::safetensors::{ModelFolder, TensorInfo};
+
+/// The ends of the names of both tensors.
+const BLOCKS: &str = "_blocks";
+const SCALES: &str = "_scales";
+/// Bytes of a group's codes.
+const CODES: usize = 16;
+/// Rows that are read at once.
+const CHUNK_ROWS: usize = 32;
+
+/// A tensor whose codes and scales are tensors of their own.
+pub(super) struct Mxfp4Tensor<'a> {
+    blocks: (&'a TensorInfo, &'a File),
+    scales: (&'a TensorInfo, &'a File),
+}
+
+/// The files and the offsets of the first row of codes and scales.
+#[derive(Debug)]
+pub(super) struct Mxfp4Files<'a> {
+    codes: (&'a File, u64),
+    scales: (&'a File, u64),
+}
+
+impl ModelFolder {
+    /// The tensors of the codes and the scales of a matrix, if both exist.
+    pub(super) fn mxfp4_tensor(&self, name: &str) -> Option<Mxfp4Tensor<'_>> {
+        let tensor = |ending: &str| self.tensor(&format!("{name}{ending}"));
+        Some(Mxfp4Tensor { blocks: tensor(BLOCKS)?, scales: tensor(SCALES)? })
+    }
+
+    /// The name of the matrix that a tensor belongs to, for one of its two tensors.
+    pub(super) fn matrix_name(&self, name: &str) -> Option<String> {
+        let has = |stem: &str, ending: &str| self.tensor(&format!("{stem}{ending}")).is_some();
+        match (name.strip_suffix(BLOCKS), name.strip_suffix(SCALES)) {
+            (Some(stem), _) if has(stem, SCALES) => Some(stem.to_owned()),
+            (_, Some(stem)) if has(stem, BLOCKS) => None,
+            _ => Some(name.to_owned()),
+        }
+    }
+}
+
+impl<'a> Mxfp4Tensor<'a> {
+    /// The shape of the matrix, which both tensors must fit: see [`Self::rows`].
+    pub fn shape(&self) -> Vec<usize> {
+        match self.blocks.0.shape.as_slice() {
+            [outer @ .., groups, _] => {
+                outer.iter().copied().chain([groups.saturating_mul(DType::MXFP4.block())]).collect()
+            }
+            other => other.to_vec(),
+        }
+    }
+
+    /// `count` rows from `first` on, of the rows of all experts.
+    ///
+    /// # Errors
+    /// If the tensors do not fit together, or there are not as many rows.
+    pub fn rows(&self, first: usize, count: usize) -> Result<Rows<'a>, ModelError> {
+        self.check()?;
+        let (row_count, columns) = flat(&self.shape());
+        let name = &self.blocks.0.name;
+        if first.checked_add(count).is_none_or(|end| end > row_count) {
+            return Err(ModelError::Checkpoint(format!(
+                "tensor {name} has {row_count} rows, not {count} rows from row {first} on"
+            )));
+        }
+        let groups = columns / DType::MXFP4.block();
+        let at =
+            |(info, file): (&TensorInfo, &'a File), row_bytes: usize| (file, info.start + (first * row_bytes) as u64);
+        let files = Mxfp4Files { codes: at(self.blocks, groups * CODES), scales: at(self.scales, groups) };
+        Ok(Rows::from_mxfp4(count, columns, files))
+    }
+
+    fn check(&self) -> Result<(), ModelError> {
+        let (blocks, scales) = (self.blocks.0, self.scales.0);
+        for info in [blocks, scales] {
+            if info.dtype != "U8" || info.bytes != info.elements {
+                return Err(ModelError::Checkpoint(format!(
+                    "tensor {} has the type {}; codes and scales of MXFP4 must be U8",
+                    info.name, info.dtype
+                )));
+            }
+        }
+        match blocks.shape.as_slice() {
+            [outer @ .., CODES] if outer.len() > 1 && outer == scales.shape => Ok(()),
+            shape => Err(ModelError::Checkpoint(format!(
+                "tensor {} has the shape {shape:?}, which does not fit {} of the shape {:?}: codes of MXFP4 must be [experts, rows, groups, {CODES}], and scales [experts, rows, groups]",
+                blocks.name, scales.name, scales.shape
+            ))),
+        }
+    }
+}
+
+impl Mxfp4Files<'_> {
+    /// Reads rows of `columns` weights from row `first` on, as GGUF's blocks.
+    pub fn read(&self, columns: usize, first: usize, out: &mut [u8]) -> Result<(), ModelError> {
+        let groups = columns / DType::MXFP4.block();
+        let block_bytes = DType::MXFP4.block_bytes();
+        let (mut codes, mut scales) = (Vec::new(), Vec::new());
+        for (index, out) in out.chunks_mut((CHUNK_ROWS * groups * block_bytes).max(1)).enumerate() {
+            let blocks = out.len() / block_bytes;
+            codes.resize(blocks * CODES, 0);
+            scales.resize(blocks, 0);
+            let row = (first + index * CHUNK_ROWS) as u64;
+            read_at(self.codes, row * (groups * CODES) as u64, &mut codes)?;
+            read_at(self.scales, row * groups as u64, &mut scales)?;
+            for ((block, codes), scale) in out.chunks_exact_mut(block_bytes).zip(codes.as_chunks().0).zip(&scales) {
+                write_block(*scale, codes, block);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_at((file, start): (&File, u64), skip: u64, out: &mut [u8]) -> Result<(), ModelError> {
+    file.read_exact_at(out, start + skip)
+        .map_err(|error| ModelError::Checkpoint(format!("the file cannot be read: {error}")))
+}
+
+/// Writes a block of GGUF: the scale, and in byte `i` the weights `i` and `i + 16`.
+fn write_block(scale: u8, codes: &[u8; CODES], block: &mut [u8]) {
+    let weight = |index: usize| codes[index / 2] >> (4 * (index % 2)) & 15;
+    if let Some((head, block)) = block.split_first_mut() {
+        *head = scale;
+        block.iter_mut().enumerate().for_each(|(i, byte)| *byte = weight(i) | weight(i + CODES) << 4);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use outpost_testing::mxfp4::{Mxfp4, encode, gguf_blocks};
+    use outpost_testing::rng::TestRng;
+    use serde_json::{Map, Value, json};
+
+    use super::*;
+    use crate::backend::Cpu;
+    use crate::nn::Context;
+    use crate::weights::{Loader, Role, Weights};
+
+    /// Weights of random codes and scales.
+    fn weights(count: usize) -> Vec<f32> {
+        let mut rng = TestRng(5);
+        let mut group = || {
+            let scale = 2f32.powi(rng.below(7) as i32 - 8);
+            let mut weight = |_| {
+                [0., 0.5, 1., 1.5, 2., 3., 4., 6.][rng.below(8) as usize] * scale * [1., -1.][rng.below(2) as usize]
+            };
+            (0..32).map(&mut weight).collect::<Vec<f32>>()
+        };
+        (0..count / 32).flat_map(|_| group()).collect()
+    }
+
+    /// A file with tensors of bytes.
+    fn write(folder: &Path, tensors: &[(&str, &[usize], &[u8])]) -> PathBuf {
+        let (mut header, mut data) = (Map::new(), Vec::new());
+        for (name, shape, bytes) in tensors {
+            let offsets = [data.len(), data.len() + bytes.len()];
+            header.insert((*name).to_owned(), json!({"dtype": "U8", "shape": shape, "data_offsets": offsets}));
+            data.extend_from_slice(bytes);
+        }
+        let header = Value::Object(header).to_string();
+        let path = folder.join("model.safetensors");
+        let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    const SHAPE: [usize; 3] = [2, 100, 64];
+    /// The shape of the tensor of codes that fits.
+    const CODE_SHAPE: &[usize] = &[2, 100, 2, 16];
+
+    fn open(folder: &Path, code_shape: &[usize]) -> (Vec<f32>, ModelFolder) {
+        let weights = weights(SHAPE.iter().product());
+        let Mxfp4 { blocks, scales } = encode(&weights);
+        let tensors: [(&str, &[usize], &[u8]); 3] =
+            [("w_blocks", code_shape, &blocks), ("w_scales", &[2, 100, 2], &scales), ("other_blocks", &[1], &[0])];
+        (weights, ModelFolder::open_file(&write(folder, &tensors)).unwrap())
+    }
+
+    #[test]
+    fn codes_and_scales_are_one_tensor() {
+        let folder = tempfile::tempdir().unwrap();
+        let (weights, checkpoint) = open(folder.path(), CODE_SHAPE);
+        assert_eq!((checkpoint.shape("w"), checkpoint.dtype("w")), (Some(SHAPE.to_vec()), Some(DType::MXFP4)));
+        let mut names = Weights::names(&checkpoint);
+        names.sort();
+        assert_eq!(names, ["other_blocks", "w"], "a tensor alone has its own name");
+        let rows = checkpoint.rows("w", 0, 200).unwrap();
+        assert_eq!(rows.bytes().unwrap(), gguf_blocks(&weights));
+        assert_eq!(rows.floats().unwrap(), weights);
+        let second = checkpoint.rows("w", 101, 99).unwrap().step_by(2);
+        let expected: Vec<f32> = weights[101 * 64..].chunks(128).flat_map(|rows| rows[..64].to_vec()).collect();
+        assert_eq!((second.count, second.floats().unwrap()), (50, expected), "every second row of the second matrix");
+    }
+
+    /// A checkpoint in which a stem is the name of a tensor.
+    struct Named<'a>(&'a ModelFolder);
+
+    impl Weights for Named<'_> {
+        fn name(&self, stem: &str, role: Role) -> Option<String> {
+            (role == Role::Weight).then(|| stem.to_owned())
+        }
+
+        fn shape(&self, name: &str) -> Option<Vec<usize>> {
+            self.0.shape(name)
+        }
+
+        fn dtype(&self, name: &str) -> Option<DType> {
+            self.0.dtype(name)
+        }
+
+        fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
+            self.0.rows(name, first, count)
+        }
+
+        fn names(&self) -> Vec<String> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn alternating_rows_become_two_matrices() {
+        let folder = tempfile::tempdir().unwrap();
+        let (weights, checkpoint) = open(folder.path(), CODE_SHAPE);
+        let (checkpoint, cpu) = (Named(&checkpoint), Cpu::new(2));
+        let loader = Loader::new(&checkpoint, &cpu);
+        let bias: Vec<f32> = (0..50).map(|i| i as f32).collect();
+        for offset in 0..2 {
+            let linear = loader.stepped("w", [100 + offset, 2], 50, [200, 64], Some(&bias)).unwrap();
+            // Activations of plus and minus one are exact in eight bits.
+            let x: Vec<f32> = (0..64).map(|i| if i % 3 == 0 { -1. } else { 1. }).collect();
+            let y = linear.forward(&Context::new(&cpu), &cpu.tensor(&x, [1, 1, 1, 64]).unwrap()).unwrap();
+            for (index, (y, bias)) in y.data().iter().zip(&bias).enumerate() {
+                let row = &weights[(100 + offset + 2 * index) * 64..][..64];
+                let expected = row.iter().zip(&x).map(|(w, x)| w * x).sum::<f32>() + bias;
+                assert!((y - expected).abs() < 1e-4, "row {index} of {offset}: {y} and not {expected}");
+            }
+        }
+        let error = loader.stepped("w", [0, 2], 50, [100, 64], None).unwrap_err().to_string();
+        assert!(error.contains("w has the shape [2, 100, 64]"), "{error}");
+        let error = loader.stepped("w", [102, 2], 50, [200, 64], None).unwrap_err().to_string();
+        assert!(error.contains("200 rows, not 99 rows from row 102 on"), "{error}");
+    }
+
+    #[test]
+    fn codes_that_do_not_fit_the_scales_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        for shape in [&[2, 100, 32][..], &[2, 50, 4, 16], &[200, 2, 16], &[2, 100, 16, 2]] {
+            let (_, checkpoint) = open(folder.path(), shape);
+            let error = checkpoint.rows("w", 0, 1).unwrap_err().to_string();
+            assert!(error.contains("w_blocks has the shape"), "{error}");
+        }
+        let (_, checkpoint) = open(folder.path(), &[2, 100, 2, 8]);
+        let error = checkpoint.rows("w", 0, 1).unwrap_err().to_string();
+        assert!(error.contains("must be U8"), "{error}");
+    }
+}
