@@ -52,6 +52,34 @@ pub fn add_scaled(pool: &Pool, x: &mut [f32], y: &[f32], factors: &[f32]) {
     });
 }
 
+/// A row of a matrix, and the factor by which it is multiplied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RowShare {
+    pub row: usize,
+    pub factor: f32,
+}
+
+/// Adds to each row of `x`, `[rows, width]`, rows of `y`, `[_, width]`, multiplied by factors, one after another. `shares`: those of all
+/// rows of `x`; `ends`: for each row of `x` the end of its own.
+///
+/// # Panics
+/// If lengths do not match, or `y` has no such row.
+pub fn add_shares(pool: &Pool, x: &mut [f32], y: &[f32], width: usize, shares: &[RowShare], ends: &[usize]) {
+    assert!(width > 0 && x.len() == ends.len() * width, "x is [{}, {width}]", ends.len());
+    let shared = SharedSlice::new(x);
+    let average = shares.len() / ends.len().max(1) + 1;
+    by_rows(pool, ends.len(), width * average, |first, rows| {
+        // SAFETY: no other task accesses these rows.
+        let x = unsafe { shared.get(first * width, rows * width) };
+        for (row, x) in (first..).zip(x.chunks_exact_mut(width)) {
+            let start = if row == 0 { 0 } else { ends[row - 1] };
+            for RowShare { row, factor } in &shares[start..ends[row]] {
+                x.iter_mut().zip(&y[row * width..][..width]).for_each(|(x, y)| *x += y * factor);
+            }
+        }
+    });
+}
+
 /// Concatenates rows: `out` is `[rows, x_width + y_width]` for `x`, `[rows, x_width]`, and `y`, `[rows, y_width]`.
 ///
 /// # Panics

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::buffer::{AlignedBytes, SharedSlice};
 use crate::dtype::DType;
-use crate::gemm::activations::{BLOCK, RowLayout, Tiles};
+use crate::gemm::activations::{BLOCK, PartRows, RowPart};
 use crate::gemm::{GemmTask, multiply, uses_bf16_pairs};
 use crate::low_rank::PackedGroups;
 use crate::pack::{FLOATS, Layout, pack_group, unpack_row};
@@ -258,79 +258,117 @@ fn pack_rows(row_bytes: usize) -> usize {
 /// # Panics
 /// If a length does not match.
 pub fn matmul_all(x: &Activations<'_>, products: &mut [(&Linear, &mut [f32])]) {
+    let products = products.iter_mut().map(|(linear, out)| (std::slice::from_ref(&*linear), &mut **out));
     let section = Section::new(x, products);
     x.pool.run(section.task_ends.len(), |task| section.run(task));
 }
 
-/// The work of a parallel section: all groups of all matrices for a run of tiles, then for the next run, and so on. A task
-/// is a range of this sequence. The first tasks are long and the last ones short, so that most weights are read in long
+/// Multiplies activations in parts by matrices of their own in one parallel section. A product has one matrix for each part, all of
+/// the same size, and one output for all rows, `[m, n]`.
+///
+/// # Panics
+/// If a length does not match.
+pub fn matmul_parts(x: &Activations<'_>, products: &mut [(&[&Linear], &mut [f32])]) {
+    let section = Section::new(x, products.iter_mut().map(|(linears, out)| (*linears, &mut **out)));
+    x.pool.run(section.task_ends.len(), |task| section.run(task));
+}
+
+/// The work of a parallel section: all groups of all matrices of a part for a run of its tiles, then for the next run, and so on. A
+/// task is a range of this sequence. The first tasks are long and the last ones short, so that most weights are read in long
 /// runs and all threads finish together.
 struct Section<'a> {
     x: &'a Activations<'a>,
     products: SmallVec<[Product<'a>; 4]>,
-    /// Groups of all matrices.
+    /// Groups of all matrices of a part.
     groups: usize,
-    /// Tiles of a run.
-    run_tiles: usize,
-    /// Maximum groups that a run processes together.
-    max_groups: usize,
+    runs: SmallVec<[Run; 4]>,
     task_ends: TaskEnds,
 }
 
 /// The ends of tasks. They are on the stack, because allocations would slow down decode steps.
 type TaskEnds = SmallVec<[usize; 32]>;
 
-/// The product with one matrix of a section.
+/// Tiles of a part that are multiplied while they are in the cache.
+struct Run {
+    part: usize,
+    tiles: Range<usize>,
+    /// Maximum groups that are processed together.
+    max_groups: usize,
+    /// The estimated time of a group, in nanoseconds.
+    group_ns: usize,
+}
+
+/// The products with one matrix of each part.
 struct Product<'a> {
-    linear: &'a Linear,
-    /// Index of the matrix's first group in the section.
+    linears: &'a [&'a Linear],
+    /// Index of a matrix's first group among those of its part.
     first_group: usize,
-    x: *const u8,
-    block_stats: *const f32,
-    /// Layout of the rows in bytes; for float weights.
-    layout: RowLayout,
     out: SharedSlice<f32>,
 }
 
-// SAFETY: the pointers refer to activations that are borrowed for 'a and only read.
-unsafe impl Sync for Product<'_> {}
-
 impl<'a> Section<'a> {
-    fn new(x: &'a Activations<'a>, products: &'a mut [(&Linear, &mut [f32])]) -> Self {
-        let mut section_products = SmallVec::with_capacity(products.len());
-        let (mut groups, mut cost, mut row_bytes) = (0, 0, 1);
-        for (linear, out) in products.iter_mut() {
-            assert_eq!(linear.k, x.k(), "activations of another width than {linear:?}");
-            assert!(!linear.paired, "{linear:?} is packed for low-rank updates");
-            assert_eq!(Some(out.len()), x.m().checked_mul(linear.n), "outputs of {linear:?} are not [m, n]");
-            section_products.push(Product::new(linear, groups, x, out));
-            groups += linear.n.div_ceil(LANES);
+    fn new(x: &'a Activations<'a>, products: impl ExactSizeIterator<Item = (&'a [&'a Linear], &'a mut [f32])>) -> Self {
+        let mut section = Self {
+            x,
+            products: SmallVec::with_capacity(products.len()),
+            groups: 0,
+            runs: SmallVec::new(),
+            task_ends: TaskEnds::new(),
+        };
+        for (linears, out) in products {
+            assert_eq!(linears.len(), x.parts.len(), "each part has a matrix");
+            let Some(first) = linears.first() else { continue };
+            for linear in linears {
+                assert_eq!(linear.k, x.k(), "activations of another width than {linear:?}");
+                assert_eq!(linear.n, first.n, "the matrices of a product have one size");
+                assert!(!linear.paired, "{linear:?} is packed for low-rank updates");
+            }
+            assert_eq!(Some(out.len()), x.m().checked_mul(first.n), "outputs of {first:?} are not [m, n]");
+            section.products.push(Product { linears, first_group: section.groups, out: SharedSlice::new(out) });
+            section.groups += first.n.div_ceil(LANES);
+        }
+        for part in 0..x.parts.len() {
+            section.add_runs(part);
+        }
+        let costs = section.runs.iter().map(|run| run.group_ns);
+        section.task_ends = split_tasks(section.groups, costs, x.pool.threads());
+        section
+    }
+
+    /// Adds the runs of a part, and prepares its rows.
+    fn add_runs(&mut self, part: usize) {
+        let Self { x, products, runs, .. } = self;
+        let tiles = x.parts[part].tiles;
+        let (mut cost, mut row_bytes, mut has_k_blocks) = (0, 1, false);
+        for linear in products.iter().map(|product| product.linears[part]) {
+            x.part_rows(linear.dtype, part);
             row_bytes = row_bytes.max(cached_row_bytes(linear, x));
             cost = cost.max(linear.group_bytes / BYTES_PER_NS);
+            has_k_blocks |= k_block_spans(linear) < usize::MAX;
         }
-        let max_run_tiles = (CACHE_BYTES / (row_bytes * x.tiles.max_rows().max(1))).max(1);
-        let runs = x.tiles.count.div_ceil(max_run_tiles);
-        let run_tiles = x.tiles.count.div_ceil(runs.max(1));
-        let run_rows = run_tiles * x.tiles.max_rows();
-        let has_k_blocks =
-            section_products.iter().any(|product: &Product<'_>| k_block_spans(product.linear) < usize::MAX);
+        let max_run_tiles = (CACHE_BYTES / (row_bytes * tiles.max_rows().max(1))).max(1);
+        let run_count = tiles.count.div_ceil(max_run_tiles);
+        let run_tiles = tiles.count.div_ceil(run_count.max(1));
+        let run_rows = run_tiles * tiles.max_rows();
         let cached_groups = PARTIAL_SUM_BYTES / (LANES * size_of::<f32>() * run_rows).max(1);
         let max_groups = if has_k_blocks { cached_groups.next_multiple_of(2).max(2) } else { usize::MAX };
-        let min_items = MIN_TASK_NS / cost.max(x.k() * LANES * run_rows / MACS_PER_NS).max(1);
-        let task_ends = split_tasks(groups * runs, x.pool.threads(), min_items.max(1));
-        Self { x, products: section_products, groups, run_tiles, max_groups, task_ends }
+        let group_ns = cost.max(x.k() * LANES * run_rows / MACS_PER_NS).max(1);
+        let run = |run: usize| {
+            let tiles = run * run_tiles..tiles.count.min((run + 1) * run_tiles);
+            Run { part, tiles, max_groups, group_ns }
+        };
+        runs.extend((0..run_count).map(run));
     }
 
     fn run(&self, task: usize) {
         let (mut item, end) = (if task == 0 { 0 } else { self.task_ends[task - 1] }, self.task_ends[task]);
         while item < end {
-            let (run, group) = (item / self.groups, item % self.groups);
-            let tiles = run * self.run_tiles..self.x.tiles.count.min((run + 1) * self.run_tiles);
+            let (run, group) = (&self.runs[item / self.groups], item % self.groups);
             let index = self.products.partition_point(|product| product.first_group <= group) - 1;
             let product = &self.products[index];
             let product_end = self.products.get(index + 1).map_or(self.groups, |next| next.first_group);
-            let groups = (product_end - group).min(end - item).min(self.max_groups);
-            product.run(group - product.first_group, groups, self.x.tiles, tiles);
+            let groups = (product_end - group).min(end - item).min(run.max_groups);
+            product.run(self.x, run, group - product.first_group, groups);
             item += groups;
         }
     }
@@ -347,68 +385,62 @@ fn cached_row_bytes(linear: &Linear, x: &Activations<'_>) -> usize {
     if linear.dtype.is_quantised() {
         return linear.k * 3 / 2;
     }
-    let size = if uses_bf16_pairs(linear.dtype, x.tiles.isa) { size_of::<u16>() } else { size_of::<f32>() };
+    let size = if uses_bf16_pairs(linear.dtype, x.pool.isa()) { size_of::<u16>() } else { size_of::<f32>() };
     x.row_elements().min(k_block_spans(linear).saturating_mul(FLOATS)) * size
 }
 
-/// Splits `items` into tasks of at least `min_items` items. Each task takes 1 / (2 · threads) of the remaining items.
-fn split_tasks(items: usize, threads: usize, min_items: usize) -> TaskEnds {
+/// Splits runs of `groups` groups each into tasks. `costs`: the time of a group of each run, in nanoseconds. Each task takes
+/// 1 / (2 · threads) of the remaining time, and at least [`MIN_TASK_NS`].
+fn split_tasks(groups: usize, costs: impl Iterator<Item = usize> + Clone, threads: usize) -> TaskEnds {
     let mut ends = TaskEnds::new();
-    let mut end = 0;
-    while end < items {
-        let size = if threads == 1 { items } else { (items - end) / (2 * threads) };
-        end = items.min(end + size.max(min_items));
+    let mut remaining = costs.clone().map(|cost| cost * groups).sum::<usize>();
+    let size = |remaining: usize| if threads == 1 { remaining } else { (remaining / (2 * threads)).max(MIN_TASK_NS) };
+    let (mut end, mut left) = (0, size(remaining));
+    for cost in costs {
+        let mut rest = groups;
+        while rest > 0 {
+            let taken = (left / cost.max(1)).clamp(1, rest);
+            (end, rest, remaining) = (end + taken, rest - taken, remaining - taken * cost);
+            left = left.saturating_sub(taken * cost);
+            // No group of this run fits in what is left of the task.
+            if left < cost {
+                ends.push(end);
+                left = size(remaining);
+            }
+        }
+    }
+    if ends.last().is_none_or(|last| *last < end) && end > 0 {
         ends.push(end);
     }
     ends
 }
 
-impl<'a> Product<'a> {
-    fn new(linear: &'a Linear, first_group: usize, x: &'a Activations<'a>, out: &mut [f32]) -> Self {
-        let out = SharedSlice::new(out);
-        if linear.dtype.is_quantised() {
-            let x = x.quantised();
-            let (x, block_stats) = (x.codes.as_ptr().cast(), x.block_stats.as_ptr());
-            return Self { linear, first_group, x, block_stats, layout: RowLayout::ONE_SEGMENT, out };
-        }
-        let block_stats = std::ptr::null();
-        if uses_bf16_pairs(linear.dtype, x.tiles.isa) {
-            let (pairs, layout) = x.pairs();
-            return Self {
-                linear,
-                first_group,
-                x: pairs.as_ptr().cast(),
-                block_stats,
-                layout: layout.in_bytes(size_of::<u16>()),
-                out,
-            };
-        }
-        let layout = x.layout.in_bytes(size_of::<f32>());
-        Self { linear, first_group, x: x.x.as_ptr().cast(), block_stats, layout, out }
-    }
-
+impl Product<'_> {
     /// Multiplies `groups` groups from `group` on by a run of tiles.
-    fn run(&self, group: usize, groups: usize, tiles: Tiles, run: Range<usize>) {
-        let Linear { dtype, n, k, group_bytes, .. } = *self.linear;
-        let weights = &self.linear.groups.bytes()[group * group_bytes..][..groups * group_bytes];
+    fn run(&self, x: &Activations<'_>, run: &Run, group: usize, groups: usize) {
+        let linear = self.linears[run.part];
+        let Linear { dtype, n, k, group_bytes, .. } = *linear;
+        let weights = &linear.groups.bytes()[group * group_bytes..][..groups * group_bytes];
         let step = if dtype.is_quantised() { BLOCK } else { FLOATS };
         let columns = (n - group * LANES).min(groups * LANES);
+        let RowPart { first_row, tiles, .. } = x.parts[run.part];
+        let PartRows { x, block_stats, layout } = x.part_rows(dtype, run.part);
         // Other tasks have other groups or tiles, so only this task writes these outputs.
-        let rows = tiles.start(run.end);
-        let out = self.out.at(group * LANES, (rows - 1) * n + columns);
-        let bias = self.linear.bias.as_ref().map_or(std::ptr::null(), |bias| bias[group * LANES..].as_ptr());
+        let rows = tiles.start(run.tiles.end);
+        let out = self.out.at(first_row * n + group * LANES, (rows - 1) * n + columns);
+        let bias = linear.bias.as_ref().map_or(std::ptr::null(), |bias| bias[group * LANES..].as_ptr());
         let task = GemmTask {
             weights: weights.as_ptr(),
             group_bytes,
             steps: k / step,
             remainder: k % step,
-            k_block_spans: if run.len() > 1 { k_block_spans(self.linear) } else { usize::MAX },
-            x: self.x,
-            block_stats: self.block_stats,
-            layout: self.layout,
+            k_block_spans: if run.tiles.len() > 1 { k_block_spans(linear) } else { usize::MAX },
+            x,
+            block_stats,
+            layout,
             tiles,
-            first_tile: run.start,
-            end_tile: run.end,
+            first_tile: run.tiles.start,
+            end_tile: run.tiles.end,
             out,
             out_stride: n,
             columns,
@@ -421,20 +453,37 @@ impl<'a> Product<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::split_tasks;
+    use super::{MIN_TASK_NS, split_tasks};
 
     #[test]
     fn tasks_cover_all_items_and_shrink() {
-        for (items, threads, min_items) in
-            [(0, 2, 1), (1, 2, 1), (36, 2, 1), (3072, 2, 4), (3072, 16, 1), (60, 1, 1), (7, 4, 9)]
-        {
-            let ends = split_tasks(items, threads, min_items);
-            assert_eq!(ends.last().copied().unwrap_or(0), items);
-            let sizes: Vec<usize> =
-                ends.iter().scan(0, |start, end| Some(end - std::mem::replace(start, *end))).collect();
-            assert!(sizes.iter().rev().skip(1).is_sorted(), "{sizes:?}; only the last may be shorter");
-            assert!(sizes.iter().all(|size| *size > 0), "{sizes:?}");
-            assert!(threads == 1 || sizes.first().is_none_or(|size| *size <= (items / (2 * threads)).max(min_items)));
+        for (groups, costs, threads) in [
+            (0, &[2_000][..], 2),
+            (1, &[2_000], 2),
+            (36, &[1_000], 2),
+            (3072, &[500], 2),
+            (3072, &[2_000], 16),
+            (60, &[100], 1),
+            (7, &[100], 4),
+            (64, &[3_000, 0, 500, 12_000, 1, 500], 2),
+            (5, &[300; 40], 3),
+        ] {
+            let ends = split_tasks(groups, costs.iter().copied(), threads);
+            assert_eq!(ends.last().copied().unwrap_or(0), groups * costs.len());
+            let starts = std::iter::once(0).chain(ends.iter().copied());
+            let cost = |range: std::ops::Range<usize>| range.map(|item| costs[item / groups]).sum::<usize>();
+            let sizes: Vec<usize> = starts.zip(&ends).map(|(start, end)| cost(start..*end)).collect();
+            let (total, max) = (sizes.iter().sum::<usize>(), costs.iter().copied().max().unwrap());
+            assert!(ends.is_sorted_by(|a, b| a < b), "{ends:?}; no task is empty");
+            assert!(threads == 1 || sizes.iter().all(|size| *size <= (total / (2 * threads)).max(MIN_TASK_NS) + max));
+            let all_but_last = sizes.iter().rev().skip(1);
+            assert!(
+                all_but_last.clone().all(|size| size + max >= MIN_TASK_NS),
+                "{sizes:?}; only the last may be shorter"
+            );
+            if costs.len() == 1 {
+                assert!(all_but_last.is_sorted(), "{sizes:?}");
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Element-wise operations, compared with simple loops.
 
-use outpost_kernels::{Pool, add, add_scaled, concat_channels, resize_nearest};
+use outpost_kernels::{Pool, RowShare, add, add_scaled, add_shares, concat_channels, resize_nearest};
 
 fn sequence(count: usize, start: f32) -> Vec<f32> {
     (0..count).map(|i| start + i as f32).collect()
@@ -38,6 +38,29 @@ fn images_are_resized_with_the_nearest_pixels() {
             assert_eq!(*found, (old * channels + channel) as f32, "{old_size:?} to {new_size:?}, element {at}");
         }
     }
+}
+
+#[test]
+fn shares_of_rows_are_added_in_order() {
+    let width = 900;
+    let (mut x, y) = (sequence(60 * width, 0.), sequence(100 * width, 1.));
+    // Row i gets i % 4 rows.
+    let share = |row: usize, index: usize| RowShare { row: (7 * row + 31 * index) % 100, factor: index as f32 - 0.5 };
+    let shares: Vec<RowShare> = (0..60).flat_map(|row| (0..row % 4).map(move |index| share(row, index))).collect();
+    let ends: Vec<usize> = (0..60)
+        .scan(0, |end, row| {
+            *end += row % 4;
+            Some(*end)
+        })
+        .collect();
+    let mut expected = x.clone();
+    for (row, expected) in expected.chunks_mut(width).enumerate() {
+        for RowShare { row, factor } in (0..row % 4).map(|index| share(row, index)) {
+            expected.iter_mut().zip(&y[row * width..]).for_each(|(x, y)| *x += y * factor);
+        }
+    }
+    add_shares(&Pool::new(3), &mut x, &y, width, &shares, &ends);
+    assert_eq!(x, expected);
 }
 
 #[test]

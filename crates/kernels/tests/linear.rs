@@ -12,7 +12,7 @@ mod weights;
 use cases::{Distribution, config, distribution, pools, random_values};
 use dequantise::{dequantise, magnitudes};
 use half::bf16;
-use outpost_kernels::{Activations, DType, Error, Isa, Linear, Pool, matmul_all};
+use outpost_kernels::{Activations, DType, Error, Isa, Linear, Pool, matmul_all, matmul_parts};
 use proptest::prelude::*;
 use rng::Rng;
 use weights::{random_weights, weights_of};
@@ -170,6 +170,46 @@ proptest! {
                     linear.forward(&one, x, 1, &mut alone);
                     let same = alone.iter().zip(found).all(|(a, b)| a.to_bits() == b.to_bits());
                     prop_assert!(same, "{linear:?} on {isa:?}, row {row}: {alone:?} alone, {found:?} in company");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_in_parts_give_the_same_bits_as_alone(
+        case in case(Just(1)),
+        sizes in prop::collection::vec(prop_oneof![1 => Just(0), 4 => 0..=30usize], 1..=if cfg!(miri) { 2 } else { 6 }),
+        threads in 1..=5usize,
+    ) {
+        let mut rng = Rng(case.seed ^ 1);
+        let rows = sizes.iter().sum();
+        let x = random_values(&mut rng, case.distribution, 9 * case.k);
+        let indices: Vec<usize> = (0..rows).map(|_| rng.next() as usize % 9).collect();
+        let gathered: Vec<f32> = indices.iter().flat_map(|index| &x[index * case.k..][..case.k]).copied().collect();
+        // One matrix of each product for each part.
+        let parts = sizes.iter().map(|_| Case { seed: rng.next(), ..case.clone() }.make()).collect::<Result<Vec<_>, _>>()?;
+        let linears = |product: usize| parts.iter().map(|(matrices, _)| &matrices[product].linear).collect::<Vec<_>>();
+        let linears: Vec<Vec<&Linear>> = (0..case.matrices.len()).map(linears).collect();
+        for isa in Isa::available() {
+            let (one, several) = (Pool::with_isa(1, isa), Pool::with_isa(threads, isa));
+            let activations = [
+                Activations::gathered(&several, &x, case.k, &indices, &sizes),
+                Activations::in_parts(&several, &gathered, case.k, &sizes),
+            ];
+            for activations in activations {
+                let mut outs: Vec<Vec<f32>> = linears.iter().map(|linears| vec![f32::NAN; rows * linears[0].n()]).collect();
+                let pairs = linears.iter().zip(&mut outs);
+                let mut products: Vec<_> = pairs.map(|(linears, out)| (linears.as_slice(), out.as_mut_slice())).collect();
+                matmul_parts(&activations, &mut products);
+                for (linears, out) in linears.iter().zip(&outs) {
+                    let n = linears[0].n();
+                    let part_of = sizes.iter().enumerate().flat_map(|(part, size)| std::iter::repeat_n(part, *size));
+                    for ((part, x), found) in part_of.zip(gathered.chunks(case.k)).zip(out.chunks(n)) {
+                        let mut alone = vec![f32::NAN; n];
+                        linears[part].forward(&one, x, 1, &mut alone);
+                        let same = alone.iter().zip(found).all(|(a, b)| a.to_bits() == b.to_bits());
+                        prop_assert!(same, "{:?} on {isa:?}: {alone:?} alone, {found:?} in parts", linears[part]);
+                    }
                 }
             }
         }

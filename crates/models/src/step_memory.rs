@@ -1,6 +1,6 @@
 //! An upper bound of the memory that a step of a decoder needs besides weights and KV cache.
 
-use super::backend::{AttentionShape, Recurrent};
+use super::backend::{AttentionShape, Recurrent, batch_rows};
 use super::decoder_config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use super::kv::blocks_for;
 
@@ -25,7 +25,9 @@ pub fn scratch_bytes<B: Recurrent>(config: &DecoderConfig, backend: &B, limits: 
     let vocabulary = config.vocabulary;
     // A thread that samples has a list of all tokens with their weights, and another one for log probabilities.
     let sampling = backend.pool().threads() * 4 * vocabulary;
-    let floats = tokens * (angle_floats(config) + floats_per_token(config)) + logits * vocabulary + sampling;
+    let floats = expert_rows(config, tokens) * (angle_floats(config) + floats_per_token(config))
+        + logits * vocabulary
+        + sampling;
     // Addresses, lengths and scales of keys and values.
     let tables = rows * blocks_for(config.context) * 64;
     let attention =
@@ -33,6 +35,15 @@ pub fn scratch_bytes<B: Recurrent>(config: &DecoderConfig, backend: &B, limits: 
     let attention = config.attention().map(|layer| attention(layer.shape())).max().unwrap_or(0);
     let recurrences = config.recurrences().map(|shape| backend.recurrence_bytes(shape, tokens, rows));
     (floats * size_of::<f32>() + tables + attention.max(recurrences.max().unwrap_or(0))) as u64
+}
+
+/// The most rows that one operation computes, of `tokens` tokens: those of several experts, or all tokens.
+fn expert_rows(config: &DecoderConfig, tokens: usize) -> usize {
+    let used = config.layers.iter().map(|layer| match &layer.feed_forward {
+        Some(FeedForwardConfig::Sparse(experts)) => experts.routing.experts_per_token,
+        _ => 1,
+    });
+    batch_rows(tokens).min(tokens * used.max().unwrap_or(1).max(1))
 }
 
 /// Floats per token of the angles of rotary embeddings: a cosine and a sine of each rotated pair.

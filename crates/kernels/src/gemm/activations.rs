@@ -10,9 +10,14 @@
 
 use std::sync::OnceLock;
 
+use smallvec::SmallVec;
+
 use crate::Pool;
 use crate::buffer::SharedSlice;
 use crate::buffer_pool::Quantised;
+use crate::dtype::DType;
+use crate::gemm::uses_bf16_pairs;
+use crate::rows::by_rows;
 use crate::simd::{Isa, Kernel, LANES, Simd, bf16_bits, run, run_bf16};
 
 /// Elements that share a scale.
@@ -27,14 +32,39 @@ const MIN_PARALLEL_BLOCKS: usize = 500;
 /// |x| / 127`. A value that is not finite makes all outputs of its row not finite.
 #[derive(Debug)]
 pub struct Activations<'a> {
-    pub(crate) x: &'a [f32],
-    /// Layout of the rows in `x`.
-    pub(crate) layout: RowLayout,
-    pub(crate) tiles: Tiles,
+    x: &'a [f32],
+    /// The row of `x` that each row is; `None`: the same.
+    indices: Option<&'a [usize]>,
+    /// Layout of the rows in `x`, or in the copies of gathered rows.
+    layout: RowLayout,
+    pub(crate) parts: SmallVec<[RowPart; 1]>,
     k: usize,
     pub(crate) pool: &'a Pool,
     quantised: OnceLock<Quantised>,
     pairs: OnceLock<(Vec<u16>, RowLayout)>,
+    /// Copies of the rows of `indices`.
+    gathered: OnceLock<Vec<f32>>,
+}
+
+/// Consecutive rows that are multiplied by the same matrices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowPart {
+    pub first_row: usize,
+    /// Tiles before this part.
+    first_tile: usize,
+    /// Rows count from the part's first row.
+    pub tiles: Tiles,
+}
+
+/// The rows of a part in the form that kernels multiply.
+#[derive(Clone, Copy)]
+pub(crate) struct PartRows {
+    /// 8-bit codes, floats, or bf16 pairs.
+    pub x: *const u8,
+    /// Block statistics; null for floats.
+    pub block_stats: *const f32,
+    /// Layout of `x` in bytes; for float weights.
+    pub layout: RowLayout,
 }
 
 /// The layout of rows in a buffer, in elements. A row of length k consists of contiguous segments of equal length: one
@@ -124,9 +154,41 @@ impl<'a> Activations<'a> {
     /// If `x` has another length.
     pub fn new(pool: &'a Pool, x: &'a [f32], m: usize, k: usize) -> Self {
         assert_eq!(Some(x.len()), m.checked_mul(k), "activations are [m, k]");
+        Self::in_parts(pool, x, k, &[m])
+    }
+
+    /// `x`: `[m, k]`. Its rows are in parts of these sizes, one after another, for [`matmul_parts`](crate::matmul_parts).
+    ///
+    /// # Panics
+    /// If `x` has another length.
+    pub fn in_parts(pool: &'a Pool, x: &'a [f32], k: usize, sizes: &[usize]) -> Self {
+        let m: usize = sizes.iter().sum();
+        assert_eq!(Some(x.len()), m.checked_mul(k), "activations are [m, k]");
+        Self::new_in_parts(pool, x, None, k, sizes)
+    }
+
+    /// The rows of `x`, `[rows, k]`, with these indices, in parts. They are copied only for float weights.
+    ///
+    /// # Panics
+    /// If `x` has no such row, or there are not as many indices as rows of all parts.
+    pub fn gathered(pool: &'a Pool, x: &'a [f32], k: usize, indices: &'a [usize], sizes: &[usize]) -> Self {
+        let rows = x.len() / k.max(1);
+        assert_eq!(sizes.iter().sum::<usize>(), indices.len(), "each row of a part has an index");
+        assert!(indices.iter().all(|index| *index < rows), "an index is not below {rows}");
+        Self::new_in_parts(pool, x, Some(indices), k, sizes)
+    }
+
+    fn new_in_parts(pool: &'a Pool, x: &'a [f32], indices: Option<&'a [usize]>, k: usize, sizes: &[usize]) -> Self {
         let layout = RowLayout { row_stride: k, ..RowLayout::ONE_SEGMENT };
-        let (quantised, pairs) = Default::default();
-        Self { x, layout, tiles: Tiles::new(1, m, pool.isa()), k, pool, quantised, pairs }
+        let (mut first_row, mut first_tile) = (0, 0);
+        let part = |size: &usize| {
+            let part = RowPart { first_row, first_tile, tiles: Tiles::new(1, *size, pool.isa()) };
+            (first_row, first_tile) = (first_row + size, first_tile + part.tiles.count);
+            part
+        };
+        let parts = sizes.iter().map(part).collect();
+        let (quantised, pairs, gathered) = Default::default();
+        Self { x, indices, layout, parts, k, pool, quantised, pairs, gathered }
     }
 
     /// The windows of a convolution as rows of `k` elements: `lines` lines of `rows_per_line` rows in a strip. For float
@@ -152,13 +214,14 @@ impl<'a> Activations<'a> {
             }
         };
         assert!(k.is_multiple_of(segments) && last_segment + k / segments <= len, "a window exceeds the strip");
-        let tiles = Tiles::new(lines, rows_per_line, pool.isa());
-        Self { x, layout, tiles, k, pool, quantised: OnceLock::new(), pairs }
+        let part = RowPart { first_row: 0, first_tile: 0, tiles: Tiles::new(lines, rows_per_line, pool.isa()) };
+        let (quantised, gathered) = Default::default();
+        Self { x, indices: None, layout, parts: SmallVec::from_buf([part]), k, pool, quantised, pairs, gathered }
     }
 
     /// Rows.
     pub fn m(&self) -> usize {
-        self.tiles.m
+        self.parts.last().map_or(0, |last| last.first_row + last.tiles.m)
     }
 
     /// Elements of a row.
@@ -168,30 +231,89 @@ impl<'a> Activations<'a> {
 
     /// Approximate number of elements that a row occupies; overlapping windows share elements.
     pub(crate) fn row_elements(&self) -> usize {
-        self.pairs.get().map_or(0, |(pairs, _)| pairs.len()).max(self.x.len()) / self.tiles.m.max(1)
+        match self.indices {
+            Some(_) => self.k,
+            None => self.pairs.get().map_or(0, |(pairs, _)| pairs.len()).max(self.x.len()) / self.m().max(1),
+        }
+    }
+
+    /// Tiles of all parts.
+    fn tile_count(&self) -> usize {
+        self.parts.last().map_or(0, |last| last.first_tile + last.tiles.count)
+    }
+
+    /// The first row of a tile of all parts, and the number of its rows.
+    fn tile_rows(&self, tile: usize) -> (usize, usize) {
+        let part = self.parts[self.parts.partition_point(|part| part.first_tile <= tile) - 1];
+        let (start, rows) = part.tiles.rows(tile - part.first_tile);
+        (part.first_row + start, rows)
+    }
+
+    /// The elements of a row of a matrix.
+    fn row(&self, row: usize) -> &[f32] {
+        &self.x[self.indices.map_or(row, |indices| indices[row]) * self.k..][..self.k]
+    }
+
+    /// Prepares the rows for weights of this type, unless they are, and returns those of a part. To be called for each type before
+    /// a parallel section, because preparing is one itself.
+    pub(crate) fn part_rows(&self, dtype: DType, part: usize) -> PartRows {
+        let RowPart { first_row, .. } = self.parts[part];
+        let block_stats = std::ptr::null();
+        if dtype.is_quantised() {
+            let Quantised { codes, block_stats } = self.quantised();
+            return PartRows {
+                x: codes[first_row * self.k..].as_ptr().cast(),
+                block_stats: block_stats[first_row * self.k / BLOCK * 4..].as_ptr(),
+                layout: RowLayout::ONE_SEGMENT,
+            };
+        }
+        if uses_bf16_pairs(dtype, self.pool.isa()) {
+            let (pairs, layout) = self.pairs();
+            let x = pairs[first_row * layout.row_stride..].as_ptr().cast();
+            return PartRows { x, block_stats, layout: layout.in_bytes(size_of::<u16>()) };
+        }
+        let x = self.floats()[first_row * self.layout.row_stride..].as_ptr().cast();
+        PartRows { x, block_stats, layout: self.layout.in_bytes(size_of::<f32>()) }
+    }
+
+    /// The elements of all rows, which `layout` describes.
+    fn floats(&self) -> &[f32] {
+        let Some(indices) = self.indices else { return self.x };
+        self.gathered.get_or_init(|| {
+            let mut floats = self.pool.buffers().take_floats();
+            floats.resize(indices.len() * self.k, 0.0);
+            let shared = SharedSlice::new(&mut floats);
+            by_rows(self.pool, indices.len(), self.k, |first, rows| {
+                for row in first..first + rows {
+                    // SAFETY: no other task accesses this row.
+                    unsafe { shared.get(row * self.k, self.k) }.copy_from_slice(self.row(row));
+                }
+            });
+            floats
+        })
     }
 
     pub(crate) fn quantised(&self) -> &Quantised {
         self.quantised.get_or_init(|| {
-            let blocks = self.tiles.m * self.k / BLOCK;
+            let (tiles, blocks) = (self.tile_count(), self.m() * self.k / BLOCK);
             let Quantised { mut codes, mut block_stats } = self.pool.buffers().take_quantised();
             codes.resize(blocks * BLOCK, 0);
             block_stats.resize(blocks * 4, 0.0);
             let (shared_codes, shared_stats) = (SharedSlice::new(&mut codes), SharedSlice::new(&mut block_stats));
             let quantise = |tile: usize| {
-                let (start, rows) = self.tiles.rows(tile);
-                let x = &self.x[start * self.k..(start + rows) * self.k];
+                let (start, rows) = self.tile_rows(tile);
+                let elements = rows * self.k;
                 // SAFETY: no other task accesses this tile.
                 let (codes, block_stats) = unsafe {
                     let stats_start = start * self.k / BLOCK * 4;
-                    (shared_codes.get(start * self.k, x.len()), shared_stats.get(stats_start, x.len() / BLOCK * 4))
+                    (shared_codes.get(start * self.k, elements), shared_stats.get(stats_start, elements / BLOCK * 4))
                 };
-                run(self.tiles.isa, QuantiseKernel { x, rows, codes, block_stats });
+                run(self.pool.isa(), QuantiseKernel { x: self, start, rows, codes, block_stats });
             };
             if blocks < MIN_PARALLEL_BLOCKS {
-                (0..self.tiles.count).for_each(quantise);
+                (0..tiles).for_each(quantise);
             } else {
-                self.pool.run(self.tiles.count, quantise);
+                self.pool.run(tiles, quantise);
             }
             Quantised { codes, block_stats }
         })
@@ -202,21 +324,21 @@ impl<'a> Activations<'a> {
         self.pairs.get_or_init(|| {
             let layout = RowLayout { row_stride: self.k.next_multiple_of(2), ..self.layout };
             let mut pairs = self.pool.buffers().take_pairs();
-            pairs.resize(self.tiles.m * layout.row_stride, 0);
+            pairs.resize(self.m() * layout.row_stride, 0);
             let shared = SharedSlice::new(&mut pairs);
             let round = |tile: usize| {
-                let (start, rows) = self.tiles.rows(tile);
+                let (start, rows) = self.tile_rows(tile);
                 for row in start..start + rows {
                     // SAFETY: no other task accesses this row.
                     let out = unsafe { shared.get(row * layout.row_stride, layout.row_stride) };
                     out[self.k..].fill(0);
-                    round_to_bf16(self.tiles.isa, &self.x[row * self.k..][..self.k], out);
+                    round_to_bf16(self.pool.isa(), self.row(row), out);
                 }
             };
-            if self.x.len() < MIN_PARALLEL_BLOCKS * BLOCK {
-                (0..self.tiles.count).for_each(round);
+            if self.m() * self.k < MIN_PARALLEL_BLOCKS * BLOCK {
+                (0..self.tile_count()).for_each(round);
             } else {
-                self.pool.run(self.tiles.count, round);
+                self.pool.run(self.tile_count(), round);
             }
             (pairs, layout)
         })
@@ -263,11 +385,16 @@ impl Drop for Activations<'_> {
         if let Some((pairs, _)) = self.pairs.take() {
             self.pool.buffers().recycle_pairs(pairs);
         }
+        if let Some(floats) = self.gathered.take() {
+            self.pool.buffers().recycle_floats(floats);
+        }
     }
 }
 
+/// Quantises `rows` rows from `start` on, which are a tile.
 struct QuantiseKernel<'a> {
-    x: &'a [f32],
+    x: &'a Activations<'a>,
+    start: usize,
     rows: usize,
     codes: &'a mut [i8],
     block_stats: &'a mut [f32],
@@ -278,12 +405,13 @@ impl Kernel for QuantiseKernel<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { x, rows, codes, block_stats } = self;
-        let blocks = x.len() / rows / BLOCK;
+        let Self { x, start, rows, codes, block_stats } = self;
+        let blocks = x.k / BLOCK;
         for row in 0..rows {
+            let x = x.row(start + row);
             for first in (0..blocks).step_by(LANES) {
                 let count = LANES.min(blocks - first);
-                let x = &x[(row * blocks + first) * BLOCK..][..count * BLOCK];
+                let x = &x[first * BLOCK..][..count * BLOCK];
                 let codes = &mut codes[first * rows * BLOCK..][..count * rows * BLOCK];
                 let block_stats = &mut block_stats[first * rows * 4..][..count * rows * 4];
                 let (mut scales, mut inverses) = ([0f32; LANES], [0f32; LANES]);

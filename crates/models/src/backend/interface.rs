@@ -94,6 +94,24 @@ pub struct FeedForward<'a, B: Backend> {
     pub activation: Activation,
 }
 
+impl<B: Backend> Clone for FeedForward<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for FeedForward<'_, B> {}
+
+/// An expert, and the tokens that selected it.
+#[derive(Debug)]
+pub struct RoutedExpert<'a, B: Backend> {
+    /// Its index among all experts.
+    pub index: usize,
+    pub network: FeedForward<'a, B>,
+    /// In ascending order.
+    pub tokens: &'a [usize],
+}
+
 /// A LoRA delta of some rows: `out += scale · up(down(x))`.
 #[derive(Debug)]
 pub struct LowRankUpdate<'a, B: Backend> {
@@ -438,6 +456,20 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
         self.multiply_by(&mut weighted, y)?;
         let mut rows = tokens.iter().enumerate();
         rows.try_for_each(|(row, token)| self.add_rows(x, *token, &self.rows(&weighted, row..row + 1)?))
+    }
+
+    /// Adds the outputs of experts for their tokens, which are rows of `x`, as [`Self::add_expert`] does, one expert after another.
+    fn add_experts(
+        &self,
+        out: &mut Tensor<Self>,
+        experts: &[RoutedExpert<'_, Self>],
+        x: &Tensor<Self>,
+        weights: &Tensor<Self>,
+    ) -> Result<()> {
+        experts.iter().try_for_each(|RoutedExpert { index, network, tokens }| {
+            let y = self.feed_forward(*network, &self.gather_rows(x, tokens)?)?;
+            self.add_expert(out, &y, tokens, weights, *index)
+        })
     }
 
     // Elementwise operations.

@@ -33,13 +33,14 @@ pub use convolutions::{Convolutions, GroupNorm};
 pub use cpu::Cpu;
 pub(crate) use embedding_table::EmbeddingTable;
 pub use interface::{
-    Angles, Backend, FeedForward, LowRankUpdate, Matrix, Norm, Pause, RequestOptions, RoutedTokens, Tensor,
+    Angles, Backend, FeedForward, LowRankUpdate, Matrix, Norm, Pause, RequestOptions, RoutedExpert, RoutedTokens,
+    Tensor,
 };
 pub use paged_attention::PagedAttention;
 pub use recurrent::{
     CausalConv, DeltaRule, DeltaRuleInputs, Recurrent, RecurrentRow, StatePart, StateSpace, StateSpaceInputs,
 };
-pub use routing::{ExpertGroups, RouterWeights, Routing};
+pub use routing::{ExpertGroups, RouterWeights, Routing, batch_rows};
 pub use time_convolutions::{AdaIn, ChannelActivation, TimeConvolutions};
 pub use types::{
     Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, Isa, NormKind, Pool, RecurrenceShape,

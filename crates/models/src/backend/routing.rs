@@ -9,6 +9,15 @@ pub enum RouterWeights {
     Sigmoid,
 }
 
+/// Rows that experts compute together, even if there are fewer tokens.
+const MIN_BATCH_ROWS: usize = 64;
+
+/// The maximum rows of several experts that a backend computes together, of `tokens` tokens. A single expert may have as many rows
+/// as there are tokens.
+pub fn batch_rows(tokens: usize) -> usize {
+    tokens.max(MIN_BATCH_ROWS)
+}
+
 /// Rules for selecting the experts of a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routing {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::cpu::Cpu;
-use super::interface::{Angles, Backend, FeedForward, LowRankUpdate, Norm, RequestOptions, Tensor};
+use super::interface::{Angles, Backend, FeedForward, LowRankUpdate, Norm, RequestOptions, RoutedExpert, Tensor};
 use super::routing::Routing;
 use super::types::{Activation, DType, NormKind, Pool, RopeLayout};
 use crate::error::Result;
@@ -239,6 +239,23 @@ fn products_norms_and_experts_are_composed() {
         let [out] = b.adapted_linears([&weight], &updates, &tensor(b, [1, 7, 1, 4], 4)).unwrap();
         out
     });
+    for (has_gate, tokens) in [(true, 90), (true, 3), (false, 90)] {
+        compare!("experts", |b| {
+            let experts: Vec<_> = (0..5)
+                .map(|seed| {
+                    [([6, 4], 1), ([6, 4], 2), ([4, 6], 3)].map(|(sizes, own)| linear(b, sizes, 10 * seed + own))
+                })
+                .collect();
+            let routed = b.route(&Routing::softmax(2), None, tensor(b, [1, tokens, 1, 5], 1)).unwrap();
+            let (x, mut out) = (tensor(b, [1, tokens, 1, 4], 2), tensor(b, [1, tokens, 1, 4], 3));
+            let experts = experts.iter().zip(&routed.tokens).enumerate().map(|(index, ([gate, up, down], tokens))| {
+                let gate = has_gate.then_some(gate);
+                RoutedExpert { index, network: FeedForward { gate, up, down, activation: Activation::Silu }, tokens }
+            });
+            b.add_experts(&mut out, &experts.collect::<Vec<_>>(), &x, &routed.weights).unwrap();
+            out
+        });
+    }
     for normalise_weights in [true, false] {
         compare!("mixture of experts", |b| {
             let routing = Routing { normalise_weights, ..Routing::softmax(2) };

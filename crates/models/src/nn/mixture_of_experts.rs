@@ -5,7 +5,7 @@
 use super::context::Context;
 use super::linear::Linear;
 use super::mlp::Mlp;
-use crate::backend::{Activation, Backend, RoutedTokens, Routing, Tensor};
+use crate::backend::{Activation, Backend, RoutedExpert, RoutedTokens, Routing, Tensor};
 use crate::error::Result;
 
 #[derive(Debug)]
@@ -32,11 +32,16 @@ impl<B: Backend> MixtureOfExperts<B> {
         let scores = self.router.forward(ctx, x)?;
         let RoutedTokens { weights, tokens } = ctx.route(&self.routing, self.selection_bias.as_deref(), scores)?;
         let mut out = ctx.zeros(x.shape())?;
-        for (index, (expert, tokens)) in self.experts.iter().zip(&tokens).enumerate() {
-            if !tokens.is_empty() {
+        let experts = self.experts.iter().zip(&tokens).enumerate().filter(|(_, (_, tokens))| !tokens.is_empty());
+        if self.experts.iter().any(|expert| expert.has_lora(ctx)) {
+            for (index, (expert, tokens)) in experts {
                 let y = expert.forward(ctx, &ctx.gather_rows(x, tokens)?)?;
                 ctx.add_expert(&mut out, &y, tokens, &weights, index)?;
             }
+        } else {
+            let experts =
+                experts.map(|(index, (expert, tokens))| RoutedExpert { index, network: expert.network(), tokens });
+            ctx.add_experts(&mut out, &experts.collect::<Vec<_>>(), x, &weights)?;
         }
         if let Some(shared) = &self.shared {
             shared.add_to(ctx, &mut out, x)?;

@@ -16,12 +16,23 @@ pub(crate) struct Mlp<B: Backend> {
 
 impl<B: Backend> Mlp<B> {
     pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
-        let Self { gate, up, down, activation } = self;
-        if [gate.as_ref(), Some(up), Some(down)].into_iter().flatten().any(|layer| ctx.lora().has(layer.id())) {
-            return self.forward_with_lora(ctx, x);
+        match self.has_lora(ctx) {
+            true => self.forward_with_lora(ctx, x),
+            false => ctx.feed_forward(self.network(), x),
         }
+    }
+
+    /// Whether an adapter of the computation changes one of its layers.
+    pub fn has_lora(&self, ctx: &Context<'_, B>) -> bool {
+        let layers = [self.gate.as_ref(), Some(&self.up), Some(&self.down)];
+        layers.into_iter().flatten().any(|layer| ctx.lora().has(layer.id()))
+    }
+
+    /// Its weights.
+    pub fn network(&self) -> FeedForward<'_, B> {
+        let Self { gate, up, down, activation } = self;
         let gate = gate.as_ref().map(Linear::weight);
-        ctx.feed_forward(FeedForward { gate, up: up.weight(), down: down.weight(), activation: *activation }, x)
+        FeedForward { gate, up: up.weight(), down: down.weight(), activation: *activation }
     }
 
     /// Layer by layer, to add the deltas of each. Computes some rows at a time, because the hidden layer is wide, unless

@@ -9,10 +9,10 @@ use outpost_kernels as kernels;
 use super::attention;
 use super::buffers::{Buffer, BufferPool};
 use super::device::Cpu;
-use super::{elementwise, layout, modulation, norms, products};
+use super::{elementwise, experts, layout, modulation, norms, products};
 use crate::backend::checks;
 use crate::backend::interface::{
-    Angles, Backend, FeedForward, LowRankUpdate, Matrix, Norm, RequestOptions, RoutedTokens, Tensor,
+    Angles, Backend, FeedForward, LowRankUpdate, Matrix, Norm, RequestOptions, RoutedExpert, RoutedTokens, Tensor,
 };
 use crate::backend::routing::Routing;
 use crate::backend::types::{Activation, DType, Pool, RopeLayout};
@@ -141,6 +141,16 @@ impl Backend for Cpu {
         expert: usize,
     ) -> Result<()> {
         elementwise::add_expert(x, y, tokens, weights, expert)
+    }
+
+    fn add_experts(
+        &self,
+        out: &mut Tensor<Self>,
+        experts: &[RoutedExpert<'_, Self>],
+        x: &Tensor<Self>,
+        weights: &Tensor<Self>,
+    ) -> Result<()> {
+        experts::add(self, out, experts, x, weights)
     }
 
     fn embedding(&self, weight: &kernels::Linear, ids: &[u32]) -> Result<Tensor<Self>> {

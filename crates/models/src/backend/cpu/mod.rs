@@ -8,6 +8,7 @@ mod conv1d;
 mod convolution;
 mod device;
 mod elementwise;
+mod experts;
 mod kv_arena;
 mod layout;
 mod modulation;
