@@ -99,7 +99,7 @@ fn measure<T: Number>(pool: &Pool, case: &Case, make: fn(f32) -> T) {
                 blocks: T::blocks(KvSlices { keys: &keys[place(sequence)], values: &values[place(sequence)] }),
             };
             let parts: Vec<_> = (0..sequences).map(part).collect();
-            attend(pool, &parts, &shape, &mut out);
+            attend(pool, &parts, &shape, None, &mut out);
         }
     };
     let time = best(pool, 8, step);

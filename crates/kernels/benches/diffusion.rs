@@ -96,7 +96,7 @@ fn attention(pool: &Pool, [heads, width, rows, positions]: [usize; 4]) {
     ];
     for (name, blocks) in kv_types {
         let sequence = AttentionSequence { queries: &queries, rows, start: 0, positions, blocks };
-        let time = best(pool, runs, || attend(pool, &[sequence], &shape, &mut out));
+        let time = best(pool, runs, || attend(pool, &[sequence], &shape, None, &mut out));
         print!("  {name} {:>9.3} ms {:>6.0} GFLOP/s", time * 1e3, flop / time / 1e9);
     }
     println!();

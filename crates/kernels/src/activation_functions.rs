@@ -28,11 +28,27 @@ pub enum Activation {
     SquaredRelu,
     /// `1 / (1 + e^−x)`
     Sigmoid,
+    /// `min(x, 7) / (1 + e^(−1.702 · min(x, 7)))`, where a factor `y` is `1 + max(−7, min(y, 7))`: the gate of gpt-oss (OpenAI 2025,
+    /// <https://arxiv.org/abs/2508.10925>).
+    ClampedSwiglu,
 }
 
+/// The largest magnitude of the inputs of [`Activation::ClampedSwiglu`].
+const SWIGLU_LIMIT: f32 = 7.0;
+/// The factor of the exponents of [`Activation::QuickGelu`] and [`Activation::ClampedSwiglu`].
+const QUICK_SLOPE: f32 = 1.702;
+
 impl Activation {
-    pub const ALL: [Self; 7] =
-        [Self::Silu, Self::Gelu, Self::GeluTanh, Self::QuickGelu, Self::Relu, Self::SquaredRelu, Self::Sigmoid];
+    pub const ALL: [Self; 8] = [
+        Self::Silu,
+        Self::Gelu,
+        Self::GeluTanh,
+        Self::QuickGelu,
+        Self::Relu,
+        Self::SquaredRelu,
+        Self::Sigmoid,
+        Self::ClampedSwiglu,
+    ];
 
     /// Applies the function to each lane.
     ///
@@ -44,7 +60,7 @@ impl Activation {
         unsafe {
             match self {
                 Self::Silu => silu::<S>(x, x),
-                Self::QuickGelu => silu::<S>(x, S::mul(x, S::splat(1.702))),
+                Self::QuickGelu => silu::<S>(x, S::mul(x, S::splat(QUICK_SLOPE))),
                 Self::Gelu => gelu::<S>(x),
                 Self::GeluTanh => {
                     let cubed = S::mul(S::mul(x, x), x);
@@ -55,6 +71,30 @@ impl Activation {
                 Self::Relu => S::max(S::splat(0.0), x),
                 Self::SquaredRelu => S::mul(S::max(S::splat(0.0), x), S::max(S::splat(0.0), x)),
                 Self::Sigmoid => silu::<S>(S::splat(1.0), x),
+                Self::ClampedSwiglu => {
+                    // The order keeps a NaN.
+                    let x = S::min(S::splat(SWIGLU_LIMIT), x);
+                    silu::<S>(x, S::mul(x, S::splat(QUICK_SLOPE)))
+                }
+            }
+        }
+    }
+
+    /// What the result is multiplied by, for a factor of each lane.
+    ///
+    /// # Safety
+    /// As [`Simd`] says.
+    #[inline(always)]
+    unsafe fn factor<S: Simd>(self, factor: S::F) -> S::F {
+        // SAFETY: as the caller says.
+        unsafe {
+            match self {
+                Self::ClampedSwiglu => {
+                    let limit = S::splat(SWIGLU_LIMIT);
+                    let clamped = S::max(S::splat(-SWIGLU_LIMIT), S::min(limit, factor));
+                    S::add(S::splat(1.0), clamped)
+                }
+                _ => factor,
             }
         }
     }
@@ -73,7 +113,7 @@ impl Activation {
             let is_positive = S::zero_where_le(one, x, 0.0);
             match self {
                 Self::Silu => silu_derivative::<S>(x),
-                Self::QuickGelu => silu_derivative::<S>(S::mul(x, S::splat(1.702))),
+                Self::QuickGelu => silu_derivative::<S>(S::mul(x, S::splat(QUICK_SLOPE))),
                 Self::Gelu => {
                     let (tail, gaussian) = normal_tail::<S>(S::max(x, S::sub(zero, x)));
                     let tail = S::mul(S::mul(half, tail), gaussian);
@@ -94,6 +134,28 @@ impl Activation {
                     let sigmoid = silu::<S>(one, x);
                     S::mul(sigmoid, S::sub(one, sigmoid))
                 }
+                Self::ClampedSwiglu => {
+                    let slope = silu_derivative::<S>(S::mul(x, S::splat(QUICK_SLOPE)));
+                    S::zero_where_le(slope, S::sub(zero, x), -SWIGLU_LIMIT)
+                }
+            }
+        }
+    }
+
+    /// The derivative of [`Self::factor`], times `x`.
+    ///
+    /// # Safety
+    /// As [`Simd`] says.
+    #[inline(always)]
+    unsafe fn times_factor_slope<S: Simd>(self, factor: S::F, x: S::F) -> S::F {
+        // SAFETY: as the caller says.
+        unsafe {
+            match self {
+                Self::ClampedSwiglu => {
+                    let x = S::zero_where_le(x, factor, -SWIGLU_LIMIT);
+                    S::zero_where_le(x, S::sub(S::splat(0.0), factor), -SWIGLU_LIMIT)
+                }
+                _ => x,
             }
         }
     }
@@ -160,7 +222,7 @@ impl Kernel for ActivateKernel<'_> {
                 let x = load_up_to::<S>(self.x, index);
                 let mut y = self.activation.apply::<S>(x);
                 if let Some(factors) = self.factors {
-                    y = S::mul(y, load_up_to::<S>(factors, index));
+                    y = S::mul(y, self.activation.factor::<S>(load_up_to::<S>(factors, index)));
                 }
                 store_up_to::<S>(self.x, index, y);
             }
@@ -252,8 +314,10 @@ impl Kernel for ActivateGradient<'_> {
                 let (x, gradient) = (load_up_to::<S>(self.x, index), load_up_to::<S>(self.gradient, index));
                 let mut of_x = S::mul(gradient, self.activation.derivative::<S>(x));
                 if let (Some(factors), Some(of_factors)) = (self.factors, &mut self.of_factors) {
-                    of_x = S::mul(of_x, load_up_to::<S>(factors, index));
-                    store_up_to::<S>(of_factors, index, S::mul(gradient, self.activation.apply::<S>(x)));
+                    let factor = load_up_to::<S>(factors, index);
+                    of_x = S::mul(of_x, self.activation.factor::<S>(factor));
+                    let of_factor = S::mul(gradient, self.activation.apply::<S>(x));
+                    store_up_to::<S>(of_factors, index, self.activation.times_factor_slope::<S>(factor, of_factor));
                 }
                 store_up_to::<S>(self.of_x, index, of_x);
             }

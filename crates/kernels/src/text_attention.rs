@@ -34,6 +34,8 @@ pub struct Qkv<T> {
 #[derive(Clone, Copy, Debug)]
 pub struct TextAttention<'a> {
     pub shape: &'a AttentionShape,
+    /// Scores that join the sums of the softmaxes, and have no values: `[heads]`. They get no gradient.
+    pub sinks: Option<&'a [f32]>,
     /// The tokens of each text, in order and without gaps.
     pub texts: &'a [Range<usize>],
 }
@@ -139,6 +141,7 @@ impl TextAttention<'_> {
 
     fn check(&self, lens: [usize; 4]) {
         let AttentionShape { heads, kv_heads, width, .. } = *self.shape;
+        assert!(self.sinks.is_none_or(|sinks| sinks.len() == heads), "each head has a sink");
         assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "heads share key-value heads");
         let mut tokens = 0;
         for text in self.texts {
@@ -249,6 +252,7 @@ impl TextAttention<'_> {
     fn weights(&self, pool: &Pool, item: &Item, head: usize, x: Qkv<&[f32]>, out: &mut Vec<f32>) -> Option<Vec<f32>> {
         self.score(pool, item, head, x.queries, x.keys, out);
         let AttentionShape { scale, soft_cap, window, .. } = *self.shape;
+        let sink = self.sinks.map(|sinks| sinks[head]);
         let mut slopes = soft_cap.map(|_| vec![0.; out.len()]);
         let visible = |query: usize| {
             let position = item.queries.start + query;
@@ -261,7 +265,7 @@ impl TextAttention<'_> {
             let slopes = slopes.as_mut().map(|slopes| &mut slopes[query * width..][visible.clone()]);
             row[..visible.start].fill(0.);
             row[visible.end..].fill(0.);
-            run(pool.isa(), Softmax { row: &mut row[visible], scale, soft_cap, slopes });
+            run(pool.isa(), Softmax { row: &mut row[visible], scale, soft_cap, sink, slopes });
         }
         slopes
     }
@@ -331,11 +335,12 @@ fn transpose(x: &[f32], width: usize, out: &mut Vec<f32>) {
     }
 }
 
-/// `row = softmax(cap(scale · row))`. The slope of a capped score is `1 − (capped / cap)²`.
+/// `row = softmax(cap(scale · row))`; the score of a sink joins the sum. The slope of a capped score is `1 − (capped / cap)²`.
 struct Softmax<'a> {
     row: &'a mut [f32],
     scale: f32,
     soft_cap: Option<f32>,
+    sink: Option<f32>,
     slopes: Option<&'a mut [f32]>,
 }
 
@@ -344,11 +349,11 @@ impl Kernel for Softmax<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { row, scale, soft_cap, mut slopes } = self;
+        let Self { row, scale, soft_cap, sink, mut slopes } = self;
         let (len, whole) = (row.len(), row.len() / LANES * LANES);
         // SAFETY: `index` is within the row; features as `Kernel` says.
         unsafe {
-            let mut max = f32::NEG_INFINITY;
+            let mut max = sink.unwrap_or(f32::NEG_INFINITY);
             for index in (0..len).step_by(LANES) {
                 let mut x = S::mul(load_up_to::<S>(row, index), S::splat(scale));
                 if let Some(cap) = soft_cap {
@@ -371,7 +376,7 @@ impl Kernel for Softmax<'_> {
                 S::store(row.as_mut_ptr().add(index), x);
                 sums = S::add(sums, x);
             }
-            let mut sum = S::reduce_sum(sums);
+            let mut sum = S::reduce_sum(sums) + sink.map_or(0., |sink| (sink - max).exp());
             for x in &mut row[whole..] {
                 *x = (*x - max).exp();
                 sum += *x;
@@ -384,7 +389,7 @@ impl Kernel for Softmax<'_> {
     }
 }
 
-/// The gradient of scores from that of their softmax, times `scale` and the slopes.
+/// The gradient of scores from that of their softmax, with or without a sink, times `scale` and the slopes.
 struct ScoreGradient<'a> {
     weights: &'a [f32],
     of_weights: &'a mut [f32],

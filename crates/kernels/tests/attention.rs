@@ -148,7 +148,7 @@ impl Case {
     }
 
     /// For each output, the exact result and the error bound of f32.
-    fn reference(&self, shape: &AttentionShape, kv_type: usize) -> Vec<(f64, f64)> {
+    fn reference(&self, shape: &AttentionShape, sinks: Option<&[f32]>, kv_type: usize) -> Vec<(f64, f64)> {
         let mut out = Vec::new();
         for (row, head) in (0..self.size.rows).flat_map(|row| (0..shape.heads).map(move |head| (row, head))) {
             let position = self.size.start + row;
@@ -171,13 +171,16 @@ impl Case {
                 shape.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
             };
             let scores: Vec<f64> = (begin..end).map(score).collect();
-            let max_score = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sink = sinks.map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
+            let max_score = scores.iter().copied().fold(sink, f64::max);
             let weights: Vec<f64> = scores.iter().map(|score| (score - max_score).exp()).collect();
-            let total: f64 = weights.iter().sum();
+            let total: f64 = weights.iter().sum::<f64>() + (sink - max_score).exp();
             // A bf16 weight is off by half a unit of its eighth binary place; a product of pairs loses values below
             // 2⁻¹²⁶.
             let bf16_error = if kv_type == 3 { 1.0 / 256.0 } else { 0.0 };
-            let relative = error_bound(shape, max_magnitude, end - begin) + bf16_error;
+            // The weight of a sink is another term.
+            let max_magnitude = if sinks.is_some() { max_magnitude.max(sink.abs()) } else { max_magnitude };
+            let relative = error_bound(shape, max_magnitude, end - begin + 1) + bf16_error;
             for at in 0..shape.width {
                 let (mut sum, mut magnitude) = (0.0, 0.0);
                 for (weight, key) in weights.iter().zip(begin..end) {
@@ -208,6 +211,7 @@ fn error_bound(shape: &AttentionShape, max_magnitude: f64, positions: usize) -> 
 struct Call {
     shape: AttentionShape,
     sizes: Vec<Size>,
+    has_sinks: bool,
     kv_type: usize,
     distribution: Distribution,
     seed: u64,
@@ -217,6 +221,13 @@ impl Call {
     fn cases(&self) -> Vec<Case> {
         let mut rng = Rng(self.seed);
         self.sizes.iter().map(|size| Case::new(&mut rng, self.distribution, &self.shape, *size)).collect()
+    }
+
+    /// Scores below and above those of most positions.
+    fn sinks(&self) -> Option<Vec<f32>> {
+        let mut rng = Rng(!self.seed);
+        let sinks = random_values(&mut rng, Distribution::Normal, self.shape.heads);
+        self.has_sinks.then(|| sinks.into_iter().map(|sink| 5.0 * sink).collect())
     }
 }
 
@@ -238,10 +249,10 @@ fn call(rows: usize, start: usize) -> impl Strategy<Value = Call> {
     let size = prop_oneof![2 => (Just(1), 0..=2 * start), 1 => (0..=9usize, 0..=start), 1 => (0..=rows, 0..=start)];
     let more = prop_oneof![2 => Just(0), 1 => 0..=start];
     let size = (size, more).prop_map(|((rows, start), more)| Size { rows, start, more });
-    (shape(), prop::collection::vec(size, 1..=4), 0..4usize, distribution(), any::<u64>()).prop_map(
-        |(shape, sizes, kv_type, distribution, seed)| {
+    (shape(), prop::collection::vec(size, 1..=4), any::<bool>(), 0..4usize, distribution(), any::<u64>()).prop_map(
+        |(shape, sizes, has_sinks, kv_type, distribution, seed)| {
             let kv_type = if shape.width % 2 == 1 { kv_type % 3 } else { kv_type };
-            Call { shape, sizes, kv_type, distribution, seed }
+            Call { shape, sizes, has_sinks, kv_type, distribution, seed }
         },
     )
 }
@@ -265,7 +276,7 @@ fn attend_all(pool: &Pool, call: &Call, cases: &[Case]) -> Vec<f32> {
             blocks: views.blocks(call.kv_type),
         });
     }
-    attend(pool, &sequences, &call.shape, &mut out);
+    attend(pool, &sequences, &call.shape, call.sinks().as_deref(), &mut out);
     out
 }
 
@@ -279,7 +290,9 @@ proptest! {
     #[test]
     fn every_isa_matches_a_softmax_in_f64(call in short(), threads in 1..=3usize) {
         let cases = call.cases();
-        let expected: Vec<_> = cases.iter().flat_map(|case| case.reference(&call.shape, call.kv_type)).collect();
+        let sinks = call.sinks();
+        let reference = |case: &Case| case.reference(&call.shape, sinks.as_deref(), call.kv_type);
+        let expected: Vec<_> = cases.iter().flat_map(reference).collect();
         for pool in pools(threads) {
             let found = attend_all(&pool, &call, &cases);
             for (index, (found, (exact, bound))) in found.iter().zip(&expected).enumerate() {
@@ -331,7 +344,7 @@ proptest! {
                 let positions = if call.shape.causal { start + rows } else { case.size.positions(&call.shape) };
                 let sequence = AttentionSequence { queries, rows, start, positions, blocks: views.blocks(call.kv_type) };
                 let mut out = vec![f32::NAN; range.len()];
-                attend(&several, &[sequence], &call.shape, &mut out);
+                attend(&several, &[sequence], &call.shape, call.sinks().as_deref(), &mut out);
                 prop_assert!(same_bits(&out, &whole[range]), "{isa:?}, rows {first} and {rows} more");
             }
             prop_assert!(same_bits(&attend_all(&several, &call, &cases), &alone), "{isa:?}, all sequences");
@@ -346,7 +359,7 @@ fn small_shape(heads: usize) -> AttentionShape {
 #[test]
 fn no_sequences_are_allowed() {
     let pool = Pool::new(2);
-    attend(&pool, &[], &small_shape(2), &mut []);
+    attend(&pool, &[], &small_shape(2), None, &mut []);
 }
 
 #[test]
@@ -358,5 +371,5 @@ fn missing_blocks_cause_a_panic() {
     let [keys, values] = &views.halves;
     let blocks = KvBlocks::F16(KvSlices { keys: &keys[..1], values });
     let sequence = AttentionSequence { queries: &case.queries, rows: 1, start: 16, positions: 17, blocks };
-    attend(&Pool::new(1), &[sequence], &shape, &mut [0.0; 16]);
+    attend(&Pool::new(1), &[sequence], &shape, None, &mut [0.0; 16]);
 }

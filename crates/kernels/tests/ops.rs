@@ -147,6 +147,12 @@ proptest! {
                         (exact, bound + y.abs() * 1e-37)
                     }
                     Activation::Sigmoid => relative(y / (1.0 + (-x).exp())),
+                    Activation::ClampedSwiglu => {
+                        let (x, y) = (x.min(7.0), if gated { 1.0 + y.clamp(-7.0, 7.0) } else { 1.0 });
+                        let exact = x / (1.0 + (-1.702 * x).exp()) * y;
+                        let bound = exact.abs() * (10.0 + (2.0 * x).abs().min(200.0)) * UNIT;
+                        (exact, bound + (x * y).abs() * 1e-37)
+                    }
                 }
             });
             check(threads, &expected, |pool| {

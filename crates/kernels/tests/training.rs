@@ -91,11 +91,15 @@ fn products_match_double_precision() {
 }
 
 /// Attention and its gradient in double precision: the output, then the gradients of queries, keys and values.
-fn attention(shape: &AttentionShape, texts: &[Range<usize>], x: Qkv<&[f32]>, gradient: &[f32]) -> [Vec<f64>; 4] {
-    let AttentionShape { heads, kv_heads, width, scale, window, soft_cap, .. } = *shape;
+fn attention(
+    TextAttention { shape, sinks, texts }: &TextAttention<'_>,
+    x: Qkv<&[f32]>,
+    gradient: &[f32],
+) -> [Vec<f64>; 4] {
+    let AttentionShape { heads, kv_heads, width, scale, window, soft_cap, .. } = **shape;
     let mut out = [x.queries.len(), x.queries.len(), x.keys.len(), x.values.len()].map(|len| vec![0f64; len]);
     let element = |x: &[f32], index: usize| f64::from(x[index]);
-    for text in texts {
+    for text in *texts {
         for (query, head) in text.clone().flat_map(|query| (0..heads).map(move |head| (query, head))) {
             let kv_head = head / (heads / kv_heads);
             let q = (query * heads + head) * width;
@@ -113,8 +117,9 @@ fn attention(shape: &AttentionShape, texts: &[Range<usize>], x: Qkv<&[f32]>, gra
                 scores.push(soft_cap.zip(tanh).map_or(score, |(cap, tanh)| f64::from(cap) * tanh));
                 slopes.push(f64::from(scale) * tanh.map_or(1., |tanh| 1. - tanh * tanh));
             }
-            let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let sum: f64 = scores.iter().map(|score| (score - max).exp()).sum();
+            let sink = sinks.map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
+            let max = scores.iter().copied().fold(sink, f64::max);
+            let sum = scores.iter().map(|score| (score - max).exp()).sum::<f64>() + (sink - max).exp();
             let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp() / sum).collect();
             let of_weights: Vec<f64> =
                 visible.clone().map(|position| dot(gradient, q, x.values, kv(position))).collect();
@@ -139,9 +144,15 @@ fn attention_of_texts_and_its_gradient_match_double_precision() {
         AttentionShape { heads: 4, kv_heads: 2, width: 10, scale: 0.3, causal: true, window: None, soft_cap: None };
     let windowed = AttentionShape { window: Some(7), soft_cap: Some(2.), ..plain };
     let one_head = AttentionShape { heads: 1, kv_heads: 1, width: 64, ..plain };
-    for (shape, lens) in
-        [(plain, vec![1, 5, 0, 150]), (windowed, vec![40, 3]), (windowed, vec![300]), (one_head, vec![33])]
-    {
+    // Sinks below and above all scores.
+    let sinks = Some([0.5, -60., 2., 60.].as_slice());
+    for (shape, sinks, lens) in [
+        (plain, None, vec![1, 5, 0, 150]),
+        (windowed, None, vec![40, 3]),
+        (windowed, sinks, vec![300]),
+        (plain, sinks, vec![1, 33]),
+        (one_head, None, vec![33]),
+    ] {
         let mut end = 0;
         let mut text = |len: &usize| {
             end += len;
@@ -151,9 +162,9 @@ fn attention_of_texts_and_its_gradient_match_double_precision() {
         let [queries, gradient] = [1, 2].map(|seed| normals(seed, end * shape.heads * shape.width));
         let [keys, values] = [3, 4].map(|seed| normals(seed, end * shape.kv_heads * shape.width));
         let x = Qkv { queries: queries.as_slice(), keys: keys.as_slice(), values: values.as_slice() };
-        let expected = attention(&shape, &texts, x, &gradient);
+        let text_attention = TextAttention { shape: &shape, sinks, texts: &texts };
+        let expected = attention(&text_attention, x, &gradient);
         for pool in pools() {
-            let attention = TextAttention { shape: &shape, texts: &texts };
             let mut pauses = 0;
             let mut pause = || -> Result<(), Infallible> {
                 pauses += 1;
@@ -161,9 +172,9 @@ fn attention_of_texts_and_its_gradient_match_double_precision() {
             };
             let mut found = expected.each_ref().map(|expected| vec![0f32; expected.len()]);
             let [out, of_queries, of_keys, of_values] = &mut found;
-            let Ok(()) = attention.forward(&pool, x, out, &mut pause);
+            let Ok(()) = text_attention.forward(&pool, x, out, &mut pause);
             let of = Qkv { queries: &mut of_queries[..], keys: &mut of_keys[..], values: &mut of_values[..] };
-            let Ok(()) = attention.backward(&pool, x, &gradient, of, &mut pause);
+            let Ok(()) = text_attention.backward(&pool, x, &gradient, of, &mut pause);
             assert!(pauses >= 2);
             for (name, (found, expected)) in
                 ["output", "queries", "keys", "values"].iter().zip(found.iter().zip(&expected))
@@ -194,10 +205,26 @@ fn gradients_of_activations_match_finite_differences() {
             for index in (0..count).filter(|index| !has_kink || x[*index].abs() > step) {
                 let slope = (high[index] - low[index]) / (2. * step) * gradient[index];
                 let close = |found: f32, expected: f32| (found - expected).abs() < 1e-3 * (1. + gradient[index].abs());
-                assert!(close(of_x[index], slope * factors[index]), "{activation:?} at {}", x[index]);
+                let factor = match activation {
+                    Activation::ClampedSwiglu => 1. + factors[index],
+                    _ => factors[index],
+                };
+                assert!(close(of_x[index], slope * factor), "{activation:?} at {}", x[index]);
                 assert!(close(alone[index], slope) && close(of_factors[index], middle[index] * gradient[index]));
             }
         }
+    }
+}
+
+#[test]
+fn clamped_inputs_have_no_gradient() {
+    let (x, factors) = ([8., 6., 8., 6., 6.], [6., 8., -8., -8., -6.]);
+    for pool in pools() {
+        let (mut of_x, mut of_factors) = ([1f32; 5], [1f32; 5]);
+        let inputs = (&x[..], Some(&factors[..]));
+        activate_backward(&pool, Activation::ClampedSwiglu, inputs, &[1.; 5], &mut of_x, Some(&mut of_factors));
+        assert_eq!(of_x.map(|x| x == 0.), [true, false, true, false, false]);
+        assert_eq!(of_factors.map(|x| x == 0.), [false, true, true, true, false]);
     }
 }
 

@@ -115,6 +115,10 @@ pub struct ExpertRules {
     pub shared: Option<SharedExpert>,
     /// The default of `num_dense_layers`.
     pub leading_dense_layers: usize,
+    /// The router and the experts must have biases.
+    pub biases: bool,
+    /// In Hugging Face's files, the inputs of experts are rows, and the outputs of their gate and up projections alternate.
+    pub transposed: bool,
 }
 
 /// How the output of an expert that computes every token is weighted.
@@ -133,6 +137,8 @@ pub const MIXTRAL_EXPERTS: ExpertRules = ExpertRules {
     selection_bias: false,
     shared: None,
     leading_dense_layers: 0,
+    biases: false,
+    transposed: false,
 };
 
 /// The names of Qwen 3.5's tensors in a layer with a delta network.
@@ -226,6 +232,9 @@ pub struct DecoderFamily {
     pub local_rope: LocalRope,
     /// Context scaling of the type `dynamic` is static: it raises the base with `alpha` (NTK-aware scaling).
     pub ntk_alpha: bool,
+    /// The default of `truncate`: the bounds between the frequencies that YaRN scales and those that it does not are whole numbers. GGUF
+    /// files do not say it.
+    pub yarn_truncates: bool,
     /// The default width of a head, if it is not width / heads.
     pub head_width: Option<usize>,
     /// The layer count of the one model size whose GGUF files scale queries by width / heads instead of the head width.
@@ -234,6 +243,8 @@ pub struct DecoderFamily {
     pub recurrent: Option<RecurrentMixer>,
     /// The output of attention has a gate.
     pub output_gate: bool,
+    /// Each head has a score that joins the sum of the softmax.
+    pub attention_sinks: bool,
     /// Hugging Face stores the weights of most norms minus one.
     pub zero_centred_norms: bool,
     /// A layer has either a mixer or a feed-forward network.
@@ -299,10 +310,12 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     rope_base: 10_000.,
     local_rope: LocalRope::Same,
     ntk_alpha: false,
+    yarn_truncates: true,
     head_width: None,
     width_scaled_layer_count: None,
     recurrent: None,
     output_gate: false,
+    attention_sinks: false,
     zero_centred_norms: false,
     single_sublayers: false,
     gated: true,
@@ -394,6 +407,22 @@ const OLMO3: DecoderFamily = DecoderFamily {
     windows: SlidingWindows::AllExceptEvery(4),
     rope_base: 500_000.,
     local_rope: LocalRope::Unscaled,
+    ..LLAMA
+};
+
+const GPT_OSS: DecoderFamily = DecoderFamily {
+    name: "gpt-oss",
+    model_types: &["gpt_oss"],
+    rope: RopeLayout::Halves,
+    biases: true,
+    activation: Activation::ClampedSwiglu,
+    windows: SlidingWindows::AllExceptEvery(2),
+    rope_base: 150_000.,
+    yarn_truncates: false,
+    head_width: Some(64),
+    attention_sinks: true,
+    tensor_names: &[("ffn_gate_inp", "mlp.router")],
+    experts: Some(ExpertRules { biases: true, transposed: true, ..MIXTRAL_EXPERTS }),
     ..LLAMA
 };
 
@@ -578,6 +607,7 @@ pub const FAMILIES: &[DecoderFamily] = &[
         rope_base: 10_000.,
         ..COHERE
     },
+    GPT_OSS,
     NEMOTRON_H,
     DecoderFamily { name: "nemotron_h_moe", model_types: &[], ..NEMOTRON_H },
 ];
@@ -585,7 +615,11 @@ pub const FAMILIES: &[DecoderFamily] = &[
 impl DecoderFamily {
     /// True if the family uses `layer_types` of `config.json`.
     pub fn lists_layers(&self) -> bool {
-        !matches!(self.windows, SlidingWindows::Never | SlidingWindows::All) && self.experts.is_none()
+        match self.windows {
+            SlidingWindows::Never | SlidingWindows::All => false,
+            SlidingWindows::OptIn | SlidingWindows::LayersWithoutRope => self.experts.is_none(),
+            SlidingWindows::AllExceptEvery(_) => true,
+        }
     }
 }
 
@@ -599,14 +633,14 @@ pub fn find_model_type(model_type: &str) -> Option<&'static DecoderFamily> {
     FAMILIES.iter().find(|family| family.model_types.contains(&model_type))
 }
 
-/// All architectures for error messages: `llama, smollm3, qwen2`.
-pub fn architecture_names() -> String {
+/// All architectures, for error messages.
+pub fn architecture_names() -> Vec<&'static str> {
     let mut names: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
     names.dedup();
-    names.join(", ")
+    names
 }
 
-/// All model types for error messages: `llama, mistral, mixtral`.
-pub fn model_type_names() -> String {
-    FAMILIES.iter().flat_map(|family| family.model_types).copied().collect::<Vec<_>>().join(", ")
+/// All model types, for error messages.
+pub fn model_type_names() -> Vec<&'static str> {
+    FAMILIES.iter().flat_map(|family| family.model_types).copied().collect()
 }

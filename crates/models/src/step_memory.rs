@@ -159,8 +159,16 @@ mod tests {
     fn experts_are_counted_by_their_own_width() {
         let sparse = |inner| {
             let (activation, routing) = (Activation::Silu, Routing::softmax(2));
-            let experts =
-                MoeConfig { count: 4, inner, activation, gated: true, routing, selection_bias: false, shared: None };
+            let experts = MoeConfig {
+                count: 4,
+                inner,
+                activation,
+                gated: true,
+                routing,
+                selection_bias: false,
+                biases: false,
+                shared: None,
+            };
             let mut config = DecoderConfig::for_tests();
             config.layers.iter_mut().for_each(|layer| layer.feed_forward = Some(FeedForwardConfig::Sparse(experts)));
             scratch_bytes(&config, &STEP)

@@ -44,7 +44,8 @@ pub(super) fn count_weights(files: &[PathBuf], info: &mut ModelInfo) -> Result<(
         let header = read_header(&mut file, path).map_err(|error| error.to_string())?;
         info.bytes += header.length;
         for tensor in header.tensors {
-            *kinds.entry(tensor.dtype).or_default() += tensor.elements;
+            let (kind, count) = tensor.weights();
+            *kinds.entry(kind.to_owned()).or_default() += count;
         }
     }
     info.parameters = kinds.values().sum();

@@ -69,7 +69,7 @@ fn sentencepiece_in_gguf_matches_sentencepiece() {
 
 #[test]
 fn byte_level_bpe_in_gguf_matches_tokenizer_json() {
-    for name in ["smollm", "llama3", "qwen2", "tekken", "gpt2", "seed-coder", "deepseek-v3", "tiny-aya"] {
+    for name in ["smollm", "llama3", "qwen2", "tekken", "gpt2", "seed-coder", "deepseek-v3", "tiny-aya", "gpt-4o"] {
         check(name, &gguf(name).0);
     }
 }
@@ -77,7 +77,7 @@ fn byte_level_bpe_in_gguf_matches_tokenizer_json() {
 #[test]
 fn tokenizer_json_matches_the_tokenizers_library() {
     let byte_level =
-        ["smollm", "llama3", "qwen2", "qwen2-nfc", "tekken", "gpt2", "seed-coder", "deepseek-v3", "tiny-aya"];
+        ["smollm", "llama3", "qwen2", "qwen2-nfc", "tekken", "gpt2", "seed-coder", "deepseek-v3", "tiny-aya", "gpt-4o"];
     for name in byte_level.into_iter().chain(["hub-legacy", "hub-first", "hub-strips"]) {
         let (tokens, vocabulary) = hub(name);
         check(name, &tokens);

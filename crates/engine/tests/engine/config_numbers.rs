@@ -241,6 +241,7 @@ async fn every_number_in_the_files_of_other_models_never_panics() {
         "llama-tied",
         "gemma2",
         "gemma3",
+        "gpt-oss",
         "mistral",
         "mixtral",
         "phi3",

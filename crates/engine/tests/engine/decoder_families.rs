@@ -223,7 +223,7 @@ fn embeddings_replace_tokens<B: Recurrent>(backend: &B) {
 #[test]
 fn a_token_has_the_same_logits_alone_and_among_all() {
     let prompt: Vec<u32> = (0..24).map(|index| index * 7 % 64).collect();
-    for name in ["llama", "olmo2", "cohere2"] {
+    for name in ["llama", "olmo2", "cohere2", "gpt-oss"] {
         let model = Format::Safetensors.load(name, &Cpu::new(2));
         let tables: Vec<Vec<u32>> = model.state_groups(KvType::F32).iter().map(|_| vec![0, 1]).collect();
         let [all, last] = [LogitsAt::All, LogitsAt::Last].map(|logits| {
@@ -253,6 +253,7 @@ fn blocks_that_fell_out_of_a_window_are_not_read() {
         ("olmo3", 8),
         ("exaone4-window", 8),
         ("cohere2", 8),
+        ("gpt-oss", 8),
     ];
     for (name, window) in cases {
         let model = Format::Safetensors.load(name, &Cpu::new(2));

@@ -121,7 +121,7 @@ fn a_change_of_any_file_is_noticed() {
 #[test]
 fn unsupported_settings_are_named_in_the_listing() {
     let cases: [(&str, Value, &str); 9] = [
-        ("model_type", json!("mamba"), "the model type mamba is not supported: llama, mistral"),
+        ("model_type", json!("mamba"), "the model type mamba is not supported. Supported are llama, mistral"),
         ("quantization_config", json!({"quant_method": "gptq"}), "weights quantised by gptq"),
         ("rope_scaling", json!({"type": "dynamic", "factor": 2.0}), "rotary scaling of the type dynamic"),
         ("rope_scaling", json!({"rope_type": "yarn"}), "rope_scaling.factor is missing"),

@@ -416,6 +416,7 @@ fn written_adapters_compute_like_the_trained_parameters() {
         ("ernie45", Format::Gguf, Some(Format::Safetensors)),
         ("glm4", Format::Gguf, Some(Format::Safetensors)),
         ("cohere2", Format::Safetensors, Some(Format::Gguf)),
+        ("gpt-oss", Format::Gguf, Some(Format::Safetensors)),
     ] {
         let decoder = format.load(name, &candle());
         let parameters = random_parameters(&decoder, 4.5);

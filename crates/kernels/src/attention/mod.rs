@@ -36,11 +36,19 @@ pub fn attend_bytes(threads: usize, shape: &AttentionShape, rows: usize, max_pos
         + 2 * (tasks + threads * queries * size_of::<Query>())
 }
 
-/// Computes attention for all rows of all sequences; `out` is `[total rows, heads, width]` in their order.
+/// Computes attention for all rows of all sequences; `out` is `[total rows, heads, width]` in their order. `sinks`, `[heads]`: a
+/// score of each head that joins the sum of the softmax, and has no value (Xiao et al. 2023, <https://arxiv.org/abs/2309.17453>;
+/// learned as in gpt-oss: OpenAI 2025, <https://arxiv.org/abs/2508.10925>).
 ///
 /// # Panics
 /// If lengths do not match.
-pub fn attend(pool: &Pool, sequences: &[AttentionSequence<'_>], shape: &AttentionShape, out: &mut [f32]) {
+pub fn attend(
+    pool: &Pool,
+    sequences: &[AttentionSequence<'_>],
+    shape: &AttentionShape,
+    sinks: Option<&[f32]>,
+    out: &mut [f32],
+) {
     let row = shape.heads * shape.width;
     assert!(
         shape.kv_heads > 0 && shape.heads.is_multiple_of(shape.kv_heads),
@@ -48,6 +56,7 @@ pub fn attend(pool: &Pool, sequences: &[AttentionSequence<'_>], shape: &Attentio
     );
     assert!(shape.scale > 0.0, "the scale must be positive");
     assert!(shape.window != Some(0), "a window must contain the row itself");
+    assert!(sinks.is_none_or(|sinks| sinks.len() == shape.heads), "each head has a sink");
     assert_eq!(
         out.len(),
         sequences.iter().map(|sequence| sequence.rows * row).sum::<usize>(),
@@ -75,15 +84,21 @@ pub fn attend(pool: &Pool, sequences: &[AttentionSequence<'_>], shape: &Attentio
         let next_task = plan.tasks.get(index + pool.threads()).map(|task| (task, &sequences[task.sequence]));
         SCRATCH.with_borrow_mut(|scratch| {
             if let KvBlocks::Bf16(_) = sequence.blocks {
-                run_bf16(pool.isa(), AttendKernel::<true> { task, next_task, sequence, shape, scratch, out, partials });
+                run_bf16(
+                    pool.isa(),
+                    AttendKernel::<true> { task, next_task, sequence, shape, sinks, scratch, out, partials },
+                );
             } else {
-                run(pool.isa(), AttendKernel::<false> { task, next_task, sequence, shape, scratch, out, partials });
+                run(
+                    pool.isa(),
+                    AttendKernel::<false> { task, next_task, sequence, shape, sinks, scratch, out, partials },
+                );
             }
         });
     });
     pool.run(plan.merges.len(), |index| {
         SCRATCH.with_borrow_mut(|scratch| {
-            run(pool.isa(), MergeKernel { task: &plan.merges[index], shape, scratch, out, partials })
+            run(pool.isa(), MergeKernel { task: &plan.merges[index], shape, sinks, scratch, out, partials })
         });
     });
 }
@@ -95,6 +110,7 @@ struct AttendKernel<'a, const PAIRS: bool> {
     next_task: Option<(&'a Task, &'a AttentionSequence<'a>)>,
     sequence: &'a AttentionSequence<'a>,
     shape: &'a AttentionShape,
+    sinks: Option<&'a [f32]>,
     scratch: &'a mut Scratch,
     out: SharedSlice<f32>,
     partials: SharedSlice<f32>,
@@ -105,7 +121,7 @@ impl<const PAIRS: bool> Kernel for AttendKernel<'_, PAIRS> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { task, next_task, sequence, shape, scratch, out, partials } = self;
+        let Self { task, next_task, sequence, shape, sinks, scratch, out, partials } = self;
         let (group, size) = (shape.group(), shape.state_size());
         let Scratch { floats, queries, pairs } = scratch;
         queries.clear();
@@ -157,7 +173,8 @@ impl<const PAIRS: bool> Kernel for AttendKernel<'_, PAIRS> {
             }
             for (query, state) in total.chunks_exact(size).enumerate() {
                 let offset = task.out + (query / group * shape.heads + query % group) * shape.width;
-                write_output::<S>(state, out.at(offset, shape.width), shape);
+                let sink = sinks.map(|sinks| sinks[task.kv_head * group + query % group]);
+                write_output::<S>(state, out.at(offset, shape.width), shape, sink);
             }
         }
     }

@@ -26,6 +26,7 @@ pub(super) struct Task {
 /// Merges the states of several chunks into outputs.
 #[derive(Debug)]
 pub(super) struct MergeTask {
+    pub kv_head: usize,
     /// Offset of the first chunk's states in the partial states.
     pub states: usize,
     pub chunks: usize,
@@ -77,7 +78,8 @@ impl Plan {
     fn split(&mut self, task: Task, sequence: &AttentionSequence<'_>, shape: &AttentionShape) {
         let (start, end) = task.visible(sequence, shape);
         let chunks = start / CHUNK..end.div_ceil(CHUNK);
-        let merge = MergeTask { states: self.partial_floats, chunks: chunks.len(), rows: task.rows, out: task.out };
+        let Task { kv_head, rows, out, .. } = task;
+        let merge = MergeTask { kv_head, states: self.partial_floats, chunks: chunks.len(), rows, out };
         for chunk in chunks {
             self.tasks.push(Task { chunk: Some((chunk, self.partial_floats)), ..task });
             self.partial_floats += task.rows * shape.group() * shape.state_size();

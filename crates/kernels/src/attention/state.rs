@@ -1,5 +1,7 @@
 //! The state of a query's online softmax, and the merge of two states.
 
+use std::f32::consts::LOG2_E;
+
 use super::inputs::AttentionShape;
 use super::plan::MergeTask;
 use super::scratch::Scratch;
@@ -27,18 +29,28 @@ pub(super) unsafe fn merge<S: Simd>(total: &mut [f32], state: &[f32], padded_wid
     }
 }
 
-/// Writes a query's output: the sum of values divided by the sum of weights.
+/// Writes a query's output: the sum of values divided by the sum of weights, which the weight of a sink joins.
 ///
 /// # Safety
 /// As [`Simd`] says; `state` is a state, and `out` has space for `width` elements.
 #[inline(always)]
-pub(super) unsafe fn write_output<S: Simd>(state: &[f32], out: *mut f32, shape: &AttentionShape) {
+pub(super) unsafe fn write_output<S: Simd>(state: &[f32], out: *mut f32, shape: &AttentionShape, sink: Option<f32>) {
     // SAFETY: all accesses are within the state and the `width` elements.
     unsafe {
         let sum = S::reduce_sum(S::load(state.as_ptr().add(shape.padded_width())));
-        let inverse = S::splat(1.0 / sum);
+        let factor = match sink {
+            None => 1.0 / sum,
+            Some(sink) => {
+                // Weights are relative to the largest score, times log₂ e, which may be that of the sink.
+                let (max, sink) = (state[shape.padded_width() + LANES], sink * LOG2_E);
+                let largest = max.max(sink);
+                let weight = (max - largest).exp2();
+                weight / (sum * weight + (sink - largest).exp2())
+            }
+        };
+        let factor = S::splat(factor);
         for index in (0..shape.width).step_by(LANES) {
-            let value = S::mul(S::load(state.as_ptr().add(index)), inverse);
+            let value = S::mul(S::load(state.as_ptr().add(index)), factor);
             let count = (shape.width - index).min(LANES);
             let out = out.add(index);
             if count == LANES { S::store(out, value) } else { store_partial::<S>(out, value, count) }
@@ -50,6 +62,7 @@ pub(super) unsafe fn write_output<S: Simd>(state: &[f32], out: *mut f32, shape: 
 pub(super) struct MergeKernel<'a> {
     pub task: &'a MergeTask,
     pub shape: &'a AttentionShape,
+    pub sinks: Option<&'a [f32]>,
     pub scratch: &'a mut Scratch,
     pub out: SharedSlice<f32>,
     pub partials: SharedSlice<f32>,
@@ -60,7 +73,7 @@ impl Kernel for MergeKernel<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { task, shape, scratch, out, partials } = self;
+        let Self { task, shape, sinks, scratch, out, partials } = self;
         let (group, size) = (shape.group(), shape.state_size());
         let floats = &mut scratch.floats;
         if floats.len() < size {
@@ -80,7 +93,8 @@ impl Kernel for MergeKernel<'_> {
                     merge::<S>(total, state(chunk, query), shape.padded_width());
                 }
                 let offset = task.out + (query / group * shape.heads + query % group) * shape.width;
-                write_output::<S>(total, out.at(offset, shape.width), shape);
+                let sink = sinks.map(|sinks| sinks[task.kv_head * group + query % group]);
+                write_output::<S>(total, out.at(offset, shape.width), shape, sink);
             }
         }
     }

@@ -67,6 +67,11 @@ pub fn recurrence<B: Backend>(
     }
 }
 
+/// Each head has a sink.
+pub fn sinks(shape: &AttentionShape, count: usize) -> Result<()> {
+    check(count == shape.heads, || format!("{count} sinks do not fit {} heads", shape.heads))
+}
+
 /// `x` has a range of rows.
 pub fn rows<B: Backend>(x: &Tensor<B>, rows: &Range<usize>) -> Result<()> {
     let fits = rows.start <= rows.end && rows.end <= x.rows();

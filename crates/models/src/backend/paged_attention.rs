@@ -39,13 +39,15 @@ pub trait PagedAttention: Backend {
     ) -> Result<()>;
 
     /// Attention of the batch's tokens. The blocks must already hold the keys and values of the tokens themselves. Queries
-    /// and result: `[1, tokens, 1, heads · head_width]`.
+    /// and result: `[1, tokens, 1, heads · head_width]`. `sinks`, `[heads]`: a score of each head that joins the sum of the
+    /// softmax, and has no value.
     fn kv_attention(
         &self,
         arena: &Self::KvArena,
         layer: usize,
         batch: &Self::Batch,
         shape: &AttentionShape,
+        sinks: Option<&Self::Vector>,
         q: &Tensor<Self>,
     ) -> Result<Tensor<Self>>;
 

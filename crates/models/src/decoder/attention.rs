@@ -25,6 +25,8 @@ pub(super) struct Attention<B: PagedAttention> {
     attn_v: Linear<B>,
     pub attn_output: Linear<B>,
     qk_norms: Option<[GroupedNorm<B>; 2]>,
+    /// A score of each head that joins the sum of the softmax: `[heads]`.
+    sinks: Option<B::Vector>,
     norms_after_rope: bool,
     shape: AttentionShape,
     /// Which of the decoder's rotary embeddings rotates queries and keys.
@@ -75,6 +77,10 @@ impl<B: PagedAttention> Attention<B> {
             attn_v: projection("attn_v", query_rows + kv, kv)?,
             attn_output: loader.linear(&[Candidate::whole(stem("attn_output"), width)], width, queries, false)?,
             qk_norms: plan.qk_norms.map(qk_norms).transpose()?,
+            sinks: plan
+                .sinks
+                .then(|| loader.backend().vector(loader.vector(&stem("attn_sinks"), heads)?))
+                .transpose()?,
             norms_after_rope: plan.qk_norms == Some(QkNorms::EachHeadAfterRope),
             shape: plan.shape(),
             rope,
@@ -94,7 +100,7 @@ impl<B: PagedAttention> Attention<B> {
         let Projected { q, k, v, gate } = self.project(ctx, &normed, angles)?;
         drop(normed);
         ctx.write_kv(arena, layer, batch, [&k, &v])?;
-        gated(ctx, ctx.kv_attention(arena, layer, batch, &self.shape, &q)?, gate)
+        gated(ctx, ctx.kv_attention(arena, layer, batch, &self.shape, self.sinks.as_ref(), &q)?, gate)
     }
 
     /// Only writes the keys and values of the tokens.
@@ -178,6 +184,6 @@ impl Attention<Candle> {
         angles: &[Angles<Candle>],
     ) -> Result<Tensor<Candle>> {
         let Projected { q, k, v, gate } = self.project(ctx, normed, angles)?;
-        gated(ctx, ctx.text_attention(texts, &self.shape, [&q, &k, &v])?, gate)
+        gated(ctx, ctx.text_attention(texts, &self.shape, self.sinks.as_ref(), [&q, &k, &v])?, gate)
     }
 }

@@ -61,20 +61,22 @@ fn load_network<B: Backend>(
     };
     let down = [Candidate::whole(stem("down"), width)];
     let gate = if gated { vec![gate] } else { Vec::new() };
-    load_mlp(loader, [&gate, &[up], &down], [width, inner], activation)
+    load_mlp(loader, [&gate, &[up], &down], [width, inner], activation, false)
 }
 
-/// Loads a network from the candidates for gate, up and down. It has no gate if there are no candidates for one.
+/// Loads a network from the candidates for gate, up and down. It has no gate if there are no candidates for one. With `biased`, it must
+/// have biases.
 fn load_mlp<B: Backend>(
     loader: &Loader<'_, B>,
     [gate, up, down]: [&[Candidate]; 3],
     [width, inner]: [usize; 2],
     activation: Activation,
+    biased: bool,
 ) -> Result<Mlp<B>> {
     Ok(Mlp {
-        gate: (!gate.is_empty()).then(|| loader.linear(gate, inner, width, false)).transpose()?,
-        up: loader.linear(up, inner, width, false)?,
-        down: loader.linear(down, width, inner, false)?,
+        gate: (!gate.is_empty()).then(|| loader.linear(gate, inner, width, biased)).transpose()?,
+        up: loader.linear(up, inner, width, biased)?,
+        down: loader.linear(down, width, inner, biased)?,
         activation,
     })
 }
@@ -85,12 +87,12 @@ fn load_mixture<B: Backend>(
     layer: usize,
     plan: &MoeConfig,
 ) -> Result<MixtureOfExperts<B>> {
-    let MoeConfig { count, activation, gated, routing, selection_bias, shared: shared_plan, .. } = *plan;
+    let MoeConfig { count, activation, gated, routing, selection_bias, biases, shared: shared_plan, .. } = *plan;
     // A rounded score may select another expert.
-    let router = loader.precise(&format!("blk.{layer}.ffn_gate_inp"), count, width)?;
+    let router = loader.precise(&format!("blk.{layer}.ffn_gate_inp"), count, width, biases)?;
     let bias = || loader.bias(&format!("blk.{layer}.exp_probs_b"), count);
     let experts = (0..count).map(|expert| load_expert(loader, width, layer, plan, expert));
-    let gate = || loader.precise(&format!("blk.{layer}.ffn_gate_inp_shexp"), 1, width);
+    let gate = || loader.precise(&format!("blk.{layer}.ffn_gate_inp_shexp"), 1, width, false);
     let shared = |SharedExpertConfig { inner, weighted }| {
         let mlp = load_network(loader, layer, "_shexp", [width, inner], activation, gated)?;
         Ok::<_, ModelError>(SharedExpert { mlp, gate: weighted.then(gate).transpose()? })
@@ -112,7 +114,7 @@ fn load_expert<B: Backend>(
     plan: &MoeConfig,
     expert: usize,
 ) -> Result<Mlp<B>> {
-    let MoeConfig { count, inner, activation, gated, .. } = *plan;
+    let MoeConfig { count, inner, activation, gated, biases, .. } = *plan;
     let candidates = |suffix: &str, rows: usize| {
         let stacked =
             Candidate { stem: format!("blk.{layer}.ffn_{suffix}_exps"), first: expert * rows, total: count * rows };
@@ -127,5 +129,5 @@ fn load_expert<B: Backend>(
     let gate = with_fused(candidates("gate", inner), 0);
     let up = with_fused(candidates("up", inner), 1);
     let gate: &[Candidate] = if gated { &gate } else { &[] };
-    load_mlp(loader, [gate, &up, &candidates("down", width)], [width, inner], activation)
+    load_mlp(loader, [gate, &up, &candidates("down", width)], [width, inner], activation, biases)
 }

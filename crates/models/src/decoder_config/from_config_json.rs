@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::rope_from_config_json::ropes;
+use super::unknown_family::{UnknownFamily, unknown_modules};
 use super::{
     AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, Mamba2Config,
     MixerConfig, MoeConfig, SharedExpertConfig, ShortConvConfig,
@@ -23,23 +24,26 @@ use crate::weights::{Role, Weights as _};
 const GRANITE_INNER: &str = "shared_intermediate_size";
 
 /// The family of the `model_type` in a `config.json`.
-pub fn find_family(config: &Value) -> Result<&'static DecoderFamily> {
-    let name = config.get("model_type").and_then(Value::as_str);
+pub fn find_family(config: &Value) -> Option<&'static DecoderFamily> {
+    decoder_family::find_model_type(config.get("model_type")?.as_str()?)
+}
+
+/// The family of a folder.
+fn family_of(folder: &ModelFolder) -> Result<&'static DecoderFamily> {
+    let name = folder.config.get("model_type").and_then(Value::as_str);
     let name = name.ok_or_else(|| ModelError::checkpoint("config.json has no model_type"))?;
-    decoder_family::find_model_type(name).ok_or_else(|| {
-        ModelError::checkpoint(format!(
-            "the model type {name} is not supported: {} are",
-            decoder_family::model_type_names()
-        ))
+    find_family(&folder.config).ok_or_else(|| {
+        let missing = unknown_modules(folder.names());
+        UnknownFamily { kind: "model type", name }.error(&decoder_family::model_type_names(), missing)
     })
 }
 
 impl DecoderConfig {
     /// Reads the configuration from a folder's `config.json` and the headers of its weights.
     pub fn from_folder(folder: &ModelFolder) -> Result<Self> {
-        let family = find_family(&folder.config)?;
+        let family = family_of(folder)?;
         let config = ConfigJson { value: &folder.config, path: "" };
-        reject_unsupported(&config)?;
+        reject_unsupported(&config, family)?;
         let width = config.required("hidden_size", 1 << 16)?;
         let heads = config.required("num_attention_heads", 1 << 10)?;
         let layer_count = match sublayers(&config, family)? {
@@ -71,6 +75,7 @@ impl DecoderConfig {
             scale,
             soft_cap: soft_cap("attn_logit_softcapping")?,
             output_gate: config.flag("attn_output_gate")?.unwrap_or(family.output_gate),
+            sinks: family.attention_sinks,
         };
         Self {
             width,
@@ -127,10 +132,13 @@ fn logit_scale(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<f32> {
 }
 
 /// Rejects features that would change results and are not supported.
-fn reject_unsupported(config: &ConfigJson<'_>) -> Result<()> {
+fn reject_unsupported(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<()> {
     if let Some(quantised) = config.get("quantization_config") {
         let method = quantised.get("quant_method").and_then(Value::as_str).unwrap_or("an unknown method");
-        return reject_config(format!("weights quantised by {method} are not supported in safetensors"));
+        // Only experts have this type, which says what it is by the names of its tensors.
+        if !(method == "mxfp4" && family.experts.is_some_and(|rules| rules.transposed)) {
+            return reject_config(format!("weights quantised by {method} are not supported in safetensors"));
+        }
     }
     match config.flag("use_bidirectional_attention")? {
         Some(true) => reject_config("attention that is not causal is not supported".to_owned()),
@@ -185,11 +193,22 @@ fn activation(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Activat
     };
     match config.text(key)? {
         None => Ok(family.activation),
+        Some("silu") if family.activation == Activation::ClampedSwiglu => clamped_swiglu(config),
         Some("silu" | "swish") => Ok(Activation::Silu),
         Some("relu2") => Ok(Activation::SquaredRelu),
         Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
         Some(other) => reject_config(format!("the activation {other} is not supported")),
     }
+}
+
+/// The clamped gate of gpt-oss has the numbers of all published models. Older files do not have them.
+fn clamped_swiglu(config: &ConfigJson<'_>) -> Result<Activation> {
+    for (key, supported) in [("swiglu_limit", 7.), ("swiglu_alpha", 1.702)] {
+        if let Some(other) = config.float(key)?.filter(|number| *number != supported) {
+            return reject_config(format!("a {key} of {other} is not supported; it must be {supported}"));
+        }
+    }
+    Ok(Activation::ClampedSwiglu)
 }
 
 /// Mixtral has `num_local_experts` and `intermediate_size`, Nemotron 3 `n_routed_experts`.
@@ -232,7 +251,8 @@ fn experts(
     };
     let selection_bias = config.flag("use_expert_bias")?.unwrap_or(rules.selection_bias);
     let shared = rules.shared.map(shared).transpose()?;
-    Ok(MoeConfig { count, inner, activation, gated: family.gated, routing, selection_bias, shared })
+    let (gated, biases) = (family.gated, rules.biases);
+    Ok(MoeConfig { count, inner, activation, gated, routing, selection_bias, biases, shared })
 }
 
 /// What a layer of a family with [`DecoderFamily::single_sublayers`] is.

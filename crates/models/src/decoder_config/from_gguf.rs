@@ -1,6 +1,7 @@
 //! Reads a decoder's configuration from a GGUF header. <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md> and
 //! llama.cpp's `llama-arch.cpp` describe the keys.
 
+use super::unknown_family::{UnknownFamily, unknown_stems};
 use super::{
     AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, Mamba2Config,
     MixerConfig, MoeConfig, SharedExpertConfig, ShortConvConfig,
@@ -41,10 +42,8 @@ impl DecoderConfig {
             .text("general.architecture")
             .ok_or_else(|| ModelError::checkpoint("the metadata has no general.architecture"))?;
         let family = decoder_family::find_architecture(name).ok_or_else(|| {
-            ModelError::checkpoint(format!(
-                "the architecture {name} is not supported: {} are",
-                decoder_family::architecture_names()
-            ))
+            let missing = unknown_stems(header.tensors.iter().map(|tensor| tensor.name.as_str()));
+            UnknownFamily { kind: "architecture", name }.error(&decoder_family::architecture_names(), missing)
         })?;
         let keys = ArchitectureMetadata { metadata, architecture: name };
         reject_unsupported(&keys, family)?;
@@ -80,6 +79,7 @@ impl DecoderConfig {
             scale: keys.nonzero_float("attention.scale")?.unwrap_or((scale_width as f32).sqrt().recip()),
             soft_cap: keys.nonzero_float("attn_logit_softcapping")?,
             output_gate: family.output_gate,
+            sinks: family.attention_sinks,
         };
         let epsilon = match family.norm_kind {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
@@ -179,10 +179,12 @@ fn experts(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<Mo
     let rules = family.experts.unwrap_or(MIXTRAL_EXPERTS);
     let weights = match keys.integer("expert_gating_func") {
         None | Some(0) => rules.weights,
-        Some(1) => RouterWeights::Softmax,
+        // The softmax of the selected scores is that of all, scaled to a sum of one.
+        Some(1 | 3) => RouterWeights::Softmax,
         Some(2) => RouterWeights::Sigmoid,
         Some(other) => return reject_config(format!("expert_gating_func is {other}, which is not supported")),
     };
+    let softmax_of_selected = keys.integer("expert_gating_func") == Some(3);
     let groups = keys.optional("expert_group_count", 1, 1 << 12)?;
     let groups = match groups > 1 {
         true => Some(ExpertGroups { count: groups, used: keys.required("expert_group_used_count", 1 << 12)? }),
@@ -204,11 +206,13 @@ fn experts(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<Mo
         routing: Routing {
             experts_per_token: keys.required("expert_used_count", 1 << 12)?,
             weights,
-            normalise_weights: keys.metadata.flag(&keys.key("expert_weights_norm")).unwrap_or(true),
+            normalise_weights: softmax_of_selected
+                || keys.metadata.flag(&keys.key("expert_weights_norm")).unwrap_or(true),
             scale: keys.nonzero_float("expert_weights_scale")?.unwrap_or(1.),
             groups,
         },
         selection_bias: rules.selection_bias,
+        biases: rules.biases,
         shared: rules.shared.map(shared).transpose()?,
     })
 }
@@ -265,7 +269,7 @@ fn ropes(
     let global = RopeSpec {
         base: keys.float("rope.freq_base", 10_000.)?,
         rotated,
-        scaling: scaling(keys, header)?,
+        scaling: scaling(keys, family, header)?,
         stored_factors: header.tensor("rope_freqs.weight").is_some(),
     };
     let base = match family.local_rope {
@@ -278,7 +282,11 @@ fn ropes(
     Ok(vec![global, local])
 }
 
-fn scaling(keys: &ArchitectureMetadata<'_>, header: &Header) -> Result<RopeScaling, ModelError> {
+fn scaling(
+    keys: &ArchitectureMetadata<'_>,
+    family: &DecoderFamily,
+    header: &Header,
+) -> Result<RopeScaling, ModelError> {
     let context = keys.required("context_length", 1 << 24)?;
     let original = keys.optional("rope.scaling.original_context_length", context, 1 << 24)?;
     let kind = keys.metadata.text(&keys.key("rope.scaling.type"));
@@ -294,12 +302,17 @@ fn scaling(keys: &ArchitectureMetadata<'_>, header: &Header) -> Result<RopeScali
         Some("none") => Ok(RopeScaling::None),
         None | Some("linear") if factor == 1. => Ok(RopeScaling::None),
         None | Some("linear") => Ok(RopeScaling::Linear(factor)),
-        Some("yarn") => yarn(keys, factor, original as f32).map(RopeScaling::Yarn),
+        Some("yarn") => yarn(keys, family, factor, original as f32).map(RopeScaling::Yarn),
         Some(other) => Err(ModelError::checkpoint(format!("rotary scaling of the type {other} is not supported"))),
     }
 }
 
-fn yarn(keys: &ArchitectureMetadata<'_>, factor: f32, original: f32) -> Result<Yarn, ModelError> {
+fn yarn(
+    keys: &ArchitectureMetadata<'_>,
+    family: &DecoderFamily,
+    factor: f32,
+    original: f32,
+) -> Result<Yarn, ModelError> {
     if keys.float("rope.scaling.yarn_ext_factor", 1.)? != 1. {
         return reject_config("a YaRN extrapolation factor other than 1 is not supported".to_owned());
     }
@@ -313,7 +326,7 @@ fn yarn(keys: &ArchitectureMetadata<'_>, factor: f32, original: f32) -> Result<Y
         fast: keys.float("rope.scaling.yarn_beta_fast", 32.)?,
         slow: keys.float("rope.scaling.yarn_beta_slow", 1.)?,
         magnitude: yarn_factor * keys.float("rope.scaling.attn_factor", 1.)?,
-        truncate: true,
+        truncate: family.yarn_truncates,
     })
 }
 
@@ -455,7 +468,7 @@ fn window(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<Opt
     const KEY: &str = "attention.sliding_window";
     if !keys.has(KEY) {
         // llama.cpp's default for Gemma 2.
-        return Ok((family.windows == SlidingWindows::AllExceptEvery(2)).then_some(4096));
+        return Ok((family.gemma && family.windows == SlidingWindows::AllExceptEvery(2)).then_some(4096));
     }
     if keys.integer(KEY) == Some(0) {
         return Ok(None);

@@ -6,6 +6,7 @@
 mod from_config_json;
 mod from_gguf;
 mod rope_from_config_json;
+mod unknown_family;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -97,6 +98,8 @@ pub struct AttentionConfig {
     pub soft_cap: Option<f32>,
     /// The output of each head is multiplied by the sigmoid of a gate. `attn_q` also has the rows of the gate.
     pub output_gate: bool,
+    /// Each head has a score that joins the sum of the softmax, and has no value.
+    pub sinks: bool,
 }
 
 /// A gated delta network.
@@ -156,6 +159,8 @@ pub struct MoeConfig {
     pub routing: Routing,
     /// Each expert has a bias, which is added to its weight only when experts are selected.
     pub selection_bias: bool,
+    /// The router and the experts must have biases.
+    pub biases: bool,
     /// An expert that computes every token.
     pub shared: Option<SharedExpertConfig>,
 }
@@ -195,6 +200,7 @@ impl DecoderSizes {
             scale: (head_width as f32).sqrt().recip(),
             soft_cap: None,
             output_gate: false,
+            sinks: false,
         }
     }
 }

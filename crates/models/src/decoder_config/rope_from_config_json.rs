@@ -102,7 +102,7 @@ fn scaling(
             original: original(config, parameters)? as f32,
         }),
         // Early Phi-3 files call LongRoPE yarn.
-        "yarn" if family.name != "phi3" => yarn(config, parameters).map(RopeScaling::Yarn),
+        "yarn" if family.name != "phi3" => yarn(config, parameters, family).map(RopeScaling::Yarn),
         "longrope" | "su" | "yarn" => long_rope(config, parameters).map(RopeScaling::LongRope),
         other => reject_config(format!("rotary scaling of the type {other} is not supported")),
     }
@@ -120,7 +120,7 @@ fn original(config: &ConfigJson<'_>, parameters: &ConfigJson<'_>) -> Result<usiz
     }
 }
 
-fn yarn(config: &ConfigJson<'_>, parameters: &ConfigJson<'_>) -> Result<Yarn> {
+fn yarn(config: &ConfigJson<'_>, parameters: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Yarn> {
     let factor = parameters.required_float("factor")?;
     let magnitude = match (
         parameters.float("attention_factor")?,
@@ -137,7 +137,7 @@ fn yarn(config: &ConfigJson<'_>, parameters: &ConfigJson<'_>) -> Result<Yarn> {
         fast: parameters.float("beta_fast")?.unwrap_or(32.),
         slow: parameters.float("beta_slow")?.unwrap_or(1.),
         magnitude,
-        truncate: parameters.flag("truncate")?.unwrap_or(true),
+        truncate: parameters.flag("truncate")?.unwrap_or(family.yarn_truncates),
     })
 }
 

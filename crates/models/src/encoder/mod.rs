@@ -208,7 +208,7 @@ impl<B: PagedAttention> Encoder<B> {
         }
         ctx.write_kv(&mut pass.arena, 0, &pass.batch, [&k, &v])?;
         let shape = shape(&self.config, attention.and_then(|(_, attention)| attention.window));
-        let output = ctx.kv_attention(&pass.arena, 0, &pass.batch, &shape, &q)?;
+        let output = ctx.kv_attention(&pass.arena, 0, &pass.batch, &shape, None, &q)?;
         drop((q, k, v));
         layer.finish(ctx, &mut pass.stream, &output)?;
         pass.layer += 1;

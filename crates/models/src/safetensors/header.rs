@@ -12,6 +12,9 @@ use super::file_error;
 use crate::error::ModelError;
 
 const MAX_HEADER_BYTES: u64 = 64 << 20;
+/// The ends of the names of tensors that hold the codes and the scales of a matrix in MXFP4.
+pub(crate) const MXFP4_CODES: &str = "_blocks";
+pub(crate) const MXFP4_SCALES: &str = "_scales";
 
 /// A checked header: all tensors are inside the file.
 #[derive(Clone, Debug)]
@@ -51,6 +54,15 @@ impl TensorInfo {
             "F16" => Some(DType::F16),
             "BF16" => Some(DType::BF16),
             _ => None,
+        }
+    }
+
+    /// The type of the weights that it holds, and their number. A byte of codes in MXFP4 holds two.
+    pub fn weights(&self) -> (&str, u64) {
+        match self.dtype.as_str() {
+            "U8" if self.name.ends_with(MXFP4_CODES) => ("MXFP4", 2 * self.elements),
+            "U8" if self.name.ends_with(MXFP4_SCALES) => ("MXFP4", 0),
+            dtype => (dtype, self.elements),
         }
     }
 

@@ -36,6 +36,10 @@ impl Weights for DraftingCheckpoint<'_> {
         self.checkpoint.rows(name, first, count)
     }
 
+    fn copied_bytes(&self, name: &str) -> usize {
+        self.checkpoint.copied_bytes(name)
+    }
+
     fn names(&self) -> Vec<String> {
         let mut names = self.checkpoint.names();
         if self.decoder_config().is_ok_and(|config| config.mtp.is_some()) {

@@ -172,15 +172,16 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// Loads a projection with 32-bit weights, whatever their type in the checkpoint. The weight of a projection to one output may be a
-    /// vector. Adapters cannot target it.
-    pub fn precise(&self, stem: &str, rows: usize, columns: usize) -> Result<Linear<B>> {
+    /// vector. With `biased`, it must have a bias. Adapters cannot target it.
+    pub fn precise(&self, stem: &str, rows: usize, columns: usize, biased: bool) -> Result<Linear<B>> {
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
         let fits = shape == [rows, columns] || (rows == 1 && shape == [columns]);
         self.check_shape(&name, &shape, fits, &[rows, columns])?;
         // Each element of a vector is a row of its own.
         let values = self.check_finite(&name, self.read_rows(&name, 0, flat(&shape).0)?.floats()?)?;
         let bytes = values.into_iter().flat_map(f32::to_le_bytes).collect();
-        Linear::read(&self.backend, &Rows::from_bytes(DType::F32, rows, columns, bytes)?, None, false)
+        let bias = biased.then(|| self.bias(stem, rows)).transpose()?;
+        Linear::read(&self.backend, &Rows::from_bytes(DType::F32, rows, columns, bytes)?, bias.as_deref(), false)
     }
 
     /// Loads a projection whose rows are parts of a tensor with `total` rows, in the order of `parts`. Adapters cannot target it.
@@ -263,8 +264,14 @@ impl<'a, B: Backend> Loader<'a, B> {
 
     fn load_bias(&self, candidate: &Candidate, rows: usize) -> Result<Option<Vec<f32>>> {
         let Some((name, shape)) = self.lookup(&candidate.stem, Role::Bias) else { return Ok(None) };
-        self.check_shape(&name, &shape, shape == [candidate.total], &[candidate.total])?;
-        self.finite_values(&name, candidate.first, rows).map(Some)
+        let Candidate { first, total, .. } = *candidate;
+        // Experts have a row each.
+        let matches = !shape.is_empty() && shape.iter().product::<usize>() == total;
+        self.check_shape(&name, &shape, matches, &[total])?;
+        let width = flat(&shape).1.max(1);
+        let first_row = first / width;
+        let values = self.finite_values(&name, first_row, (first + rows).div_ceil(width) - first_row)?;
+        Ok(values.get(first - first_row * width..).and_then(|values| values.get(..rows)).map(<[f32]>::to_vec))
     }
 
     fn read_rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'a>> {

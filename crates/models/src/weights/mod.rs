@@ -9,6 +9,7 @@ mod loaded_matrix;
 mod loader;
 mod mxfp4;
 mod safetensors;
+mod stacked_experts;
 mod tensor_rows;
 
 use super::backend::{Backend, Conv1dShape, ConvShape, Convolutions, DType, TimeConvolutions};
@@ -17,6 +18,7 @@ use crate::error::ModelError;
 pub use drafting::DraftingCheckpoint;
 pub(super) use loaded_matrix::LoadedMatrix;
 pub(super) use loader::{Candidate, Loader};
+pub(super) use safetensors::layer_names;
 pub use tensor_rows::{Rows, Storage};
 pub(crate) use tensor_rows::{StoredTensor, flat};
 
@@ -61,10 +63,15 @@ pub trait Weights {
 
     /// The names of all tensors that a network must read. Tensors that do not affect results are left out.
     fn names(&self) -> Vec<String>;
+
+    /// Bytes of the copies that [`Self::rows`] makes of a tensor to bring it in another order.
+    fn copied_bytes(&self, _name: &str) -> usize {
+        0
+    }
 }
 
 /// The ends of the names of routers of experts, which are loaded as 32-bit floats.
-const ROUTERS: [&str; 3] = ["ffn_gate_inp.weight", ".gate.weight", ".router.layer.weight"];
+const ROUTERS: [&str; 4] = ["ffn_gate_inp.weight", ".gate.weight", ".router.layer.weight", ".mlp.router.weight"];
 
 /// The memory that a checkpoint needs on a device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,7 +127,7 @@ impl Footprint {
             let dtype = if ROUTERS.iter().any(|ending| name.ends_with(ending)) { DType::F32 } else { dtype };
             let [weights, loading] = bytes(dtype, &shape);
             footprint.weights += weights as u64;
-            footprint.loading = footprint.loading.max(loading as u64);
+            footprint.loading = footprint.loading.max((loading + source.copied_bytes(&name)) as u64);
         }
         footprint
     }

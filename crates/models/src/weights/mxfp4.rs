@@ -11,11 +11,8 @@ use std::os::unix::fs::FileExt;
 use super::{Rows, flat};
 use crate::backend::DType;
 use crate::error::ModelError;
-use crate::safetensors::{ModelFolder, TensorInfo};
+use crate::safetensors::{MXFP4_CODES, MXFP4_SCALES, ModelFolder, TensorInfo};
 
-/// The ends of the names of both tensors.
-const BLOCKS: &str = "_blocks";
-const SCALES: &str = "_scales";
 /// Bytes of a group's codes.
 const CODES: usize = 16;
 /// Rows that are read at once.
@@ -38,15 +35,15 @@ impl ModelFolder {
     /// The tensors of the codes and the scales of a matrix, if both exist.
     pub(super) fn mxfp4_tensor(&self, name: &str) -> Option<Mxfp4Tensor<'_>> {
         let tensor = |ending: &str| self.tensor(&format!("{name}{ending}"));
-        Some(Mxfp4Tensor { blocks: tensor(BLOCKS)?, scales: tensor(SCALES)? })
+        Some(Mxfp4Tensor { blocks: tensor(MXFP4_CODES)?, scales: tensor(MXFP4_SCALES)? })
     }
 
     /// The name of the matrix that a tensor belongs to, for one of its two tensors.
     pub(super) fn matrix_name(&self, name: &str) -> Option<String> {
         let has = |stem: &str, ending: &str| self.tensor(&format!("{stem}{ending}")).is_some();
-        match (name.strip_suffix(BLOCKS), name.strip_suffix(SCALES)) {
-            (Some(stem), _) if has(stem, SCALES) => Some(stem.to_owned()),
-            (_, Some(stem)) if has(stem, BLOCKS) => None,
+        match (name.strip_suffix(MXFP4_CODES), name.strip_suffix(MXFP4_SCALES)) {
+            (Some(stem), _) if has(stem, MXFP4_SCALES) => Some(stem.to_owned()),
+            (_, Some(stem)) if has(stem, MXFP4_CODES) => None,
             _ => Some(name.to_owned()),
         }
     }
@@ -147,9 +144,7 @@ mod tests {
     use serde_json::{Map, Value, json};
 
     use super::*;
-    use crate::backend::Cpu;
-    use crate::nn::Context;
-    use crate::weights::{Loader, Role, Weights};
+    use crate::weights::Weights;
 
     /// Weights of random codes and scales.
     fn weights(count: usize) -> Vec<f32> {
@@ -205,55 +200,6 @@ mod tests {
         let second = checkpoint.rows("w", 101, 99).unwrap().step_by(2);
         let expected: Vec<f32> = weights[101 * 64..].chunks(128).flat_map(|rows| rows[..64].to_vec()).collect();
         assert_eq!((second.count, second.floats().unwrap()), (50, expected), "every second row of the second matrix");
-    }
-
-    /// A checkpoint in which a stem is the name of a tensor.
-    struct Named<'a>(&'a ModelFolder);
-
-    impl Weights for Named<'_> {
-        fn name(&self, stem: &str, role: Role) -> Option<String> {
-            (role == Role::Weight).then(|| stem.to_owned())
-        }
-
-        fn shape(&self, name: &str) -> Option<Vec<usize>> {
-            self.0.shape(name)
-        }
-
-        fn dtype(&self, name: &str) -> Option<DType> {
-            self.0.dtype(name)
-        }
-
-        fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
-            self.0.rows(name, first, count)
-        }
-
-        fn names(&self) -> Vec<String> {
-            Vec::new()
-        }
-    }
-
-    #[test]
-    fn alternating_rows_become_two_matrices() {
-        let folder = tempfile::tempdir().unwrap();
-        let (weights, checkpoint) = open(folder.path(), CODE_SHAPE);
-        let (checkpoint, cpu) = (Named(&checkpoint), Cpu::new(2));
-        let loader = Loader::new(&checkpoint, &cpu);
-        let bias: Vec<f32> = (0..50).map(|i| i as f32).collect();
-        for offset in 0..2 {
-            let linear = loader.stepped("w", [100 + offset, 2], 50, [200, 64], Some(&bias)).unwrap();
-            // Activations of plus and minus one are exact in eight bits.
-            let x: Vec<f32> = (0..64).map(|i| if i % 3 == 0 { -1. } else { 1. }).collect();
-            let y = linear.forward(&Context::new(&cpu), &cpu.tensor(&x, [1, 1, 1, 64]).unwrap()).unwrap();
-            for (index, (y, bias)) in y.data().iter().zip(&bias).enumerate() {
-                let row = &weights[(100 + offset + 2 * index) * 64..][..64];
-                let expected = row.iter().zip(&x).map(|(w, x)| w * x).sum::<f32>() + bias;
-                assert!((y - expected).abs() < 1e-4, "row {index} of {offset}: {y} and not {expected}");
-            }
-        }
-        let error = loader.stepped("w", [0, 2], 50, [100, 64], None).unwrap_err().to_string();
-        assert!(error.contains("w has the shape [2, 100, 64]"), "{error}");
-        let error = loader.stepped("w", [102, 2], 50, [200, 64], None).unwrap_err().to_string();
-        assert!(error.contains("200 rows, not 99 rows from row 102 on"), "{error}");
     }
 
     #[test]

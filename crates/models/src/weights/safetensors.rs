@@ -4,10 +4,11 @@ use serde_json::Value;
 
 use crate::backend::DType;
 
+use super::stacked_experts::StackedExperts;
 use super::tensor_rows::{Storage, StoredTensor};
 use super::{DecoderCheckpoint, Role, Rows, Weights};
 use crate::decoder_config::{self, DecoderConfig, LayerConfig};
-use crate::decoder_family::{DecoderFamily, RecurrentMixer};
+use crate::decoder_family::{DecoderFamily, FAMILIES, RecurrentMixer};
 use crate::error::ModelError;
 use crate::safetensors::ModelFolder;
 
@@ -56,6 +57,7 @@ const NEMOTRON_VECTORS: &[(&str, &str)] = &[
     ("ssm_d", "mixer.D"),
     ("exp_probs_b", "mixer.gate.e_score_correction_bias"),
 ];
+const GPT_OSS_VECTORS: &[(&str, &str)] = &[("attn_sinks", "self_attn.sinks")];
 const LFM2_VECTORS: &[(&str, &str)] = &[("exp_probs_b", "feed_forward.expert_bias")];
 /// The beginning of the names of tensors of layers for multi-token prediction, and the names of the tensors that only the first of these
 /// layers has.
@@ -76,6 +78,15 @@ fn find(table: &[(&'static str, &'static str)], stem: &str) -> Option<&'static s
     table.iter().find(|(own, _)| *own == stem).map(|(_, name)| *name)
 }
 
+/// The names of the tensors of layers in all families: the stems of GGUF, and their names in Hugging Face's files. Those of experts have
+/// stems only.
+pub fn layer_names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let vectors = [DELTA_NET_VECTORS, MAMBA2_VECTORS, NEMOTRON_VECTORS, GPT_OSS_VECTORS, LFM2_VECTORS];
+    let tables = [LAYER_NAMES, INPUT_NORMS, OUTPUT_NORMS, STACKED_EXPERT_NAMES, &[("ffn_gate_exps", "")]];
+    let of_families = FAMILIES.iter().flat_map(|family| family.tensor_names);
+    tables.into_iter().chain(vectors).flatten().chain(of_families).copied()
+}
+
 impl ModelFolder {
     /// The beginning of the names of a layer's tensors. Layers for multi-token prediction follow the others.
     fn layer_prefix(&self, family: &DecoderFamily, layer: &str) -> String {
@@ -84,6 +95,12 @@ impl ModelFolder {
             Some(layer) => format!("{MTP_PREFIX}layers.{layer}"),
             None => format!("{}layers.{layer}", self.prefix()),
         }
+    }
+
+    /// The tensor of this name, if the family has experts in the order of gpt-oss, and it is one of them.
+    fn transposed_experts<'a, 'n>(&'a self, name: &'n str) -> Option<StackedExperts<'a, 'n>> {
+        let rules = decoder_config::find_family(&self.config)?.experts?;
+        rules.transposed.then(|| self.stacked_experts(name))?
     }
 
     fn layer_tensor_name(&self, family: &DecoderFamily, layer: &str, stem: &str, ending: &str) -> Option<String> {
@@ -96,6 +113,7 @@ impl ModelFolder {
             Some(RecurrentMixer::Mamba2) if family.single_sublayers => NEMOTRON_VECTORS,
             Some(RecurrentMixer::Mamba2) => MAMBA2_VECTORS,
             Some(RecurrentMixer::ShortConv) => LFM2_VECTORS,
+            None if family.attention_sinks => GPT_OSS_VECTORS,
             None => &[],
         };
         if let Some(name) = find(vectors, stem) {
@@ -118,7 +136,8 @@ impl ModelFolder {
             return Some(format!("{layer}.{experts}.{expert}.{}.{ending}", find(names, suffix)?));
         }
         if let Some(name) = find(STACKED_EXPERT_NAMES, stem) {
-            return (ending == "weight").then(|| format!("{layer}.{experts}.{name}"));
+            let ending = if ending == "weight" { "" } else { "_bias" };
+            return Some(format!("{layer}.{experts}.{name}{ending}"));
         }
         let norms = if family.norms.is_after() { OUTPUT_NORMS } else { INPUT_NORMS };
         let name = find(norms, stem).or_else(|| find(LAYER_NAMES, stem))?;
@@ -132,7 +151,7 @@ impl DecoderCheckpoint for ModelFolder {
     }
 
     fn mtp_layer(&self, config: &DecoderConfig) -> Option<LayerConfig> {
-        let family = decoder_config::find_family(&self.config).ok()?;
+        let family = decoder_config::find_family(&self.config)?;
         let has = |stem: &str| self.name(stem, Role::Weight).is_some_and(|name| self.tensor(&name).is_some());
         config.mtp_layer(family, has)
     }
@@ -150,7 +169,7 @@ impl DecoderCheckpoint for ModelFolder {
 impl Weights for ModelFolder {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
         let ending = if role == Role::Weight { "weight" } else { "bias" };
-        let family = || decoder_config::find_family(&self.config).ok();
+        let family = || decoder_config::find_family(&self.config);
         match stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
             Some((layer, stem)) => self.layer_tensor_name(family()?, layer, stem, ending),
             None if stem == "output" => Some(format!("lm_head.{ending}")),
@@ -162,6 +181,9 @@ impl Weights for ModelFolder {
     }
 
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        if let Some(experts) = self.transposed_experts(name) {
+            return Some(experts.shape());
+        }
         match self.tensor(name) {
             Some((info, _)) => Some(info.shape.clone()),
             None => Some(self.mxfp4_tensor(name)?.shape()),
@@ -176,6 +198,9 @@ impl Weights for ModelFolder {
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
+        if let Some(experts) = self.transposed_experts(name) {
+            return experts.rows(first, count);
+        }
         if let Some(tensor) = self.mxfp4_tensor(name) {
             return tensor.rows(first, count);
         }
@@ -188,11 +213,15 @@ impl Weights for ModelFolder {
         StoredTensor { name: &info.name, storage, start: info.start, shape: &info.shape, dtype }.rows(first, count)
     }
 
+    fn copied_bytes(&self, name: &str) -> usize {
+        self.transposed_experts(name).map_or(0, |experts| experts.copied_bytes())
+    }
+
     /// Leaves out the RoPE frequencies of old exports, which `config.json` describes. A matrix whose codes and scales are tensors of
     /// their own has one name.
     fn names(&self) -> Vec<String> {
         let family = decoder_config::find_family(&self.config);
-        let ignored = if family.is_ok_and(|family| family.recurrent.is_some()) { IGNORED_PREFIXES } else { &[] };
+        let ignored = if family.is_some_and(|family| family.recurrent.is_some()) { IGNORED_PREFIXES } else { &[] };
         let is_needed = |name: &&str| {
             !name.ends_with(".rotary_emb.inv_freq") && ignored.iter().all(|prefix| !name.starts_with(prefix))
         };

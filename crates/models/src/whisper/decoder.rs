@@ -107,7 +107,7 @@ impl<B: PagedAttention> TextDecoder<B> {
         let mut stream = ResidualStream { x: self.embed(ctx, inputs)?, y: None };
         for (index, layer) in self.layers.iter().enumerate() {
             let q = layer.attend_to_text(ctx, (index, &self.self_attention), &mut stream, &step, cache)?;
-            let attention = ctx.kv_attention(&cache.audio, index, &step.audio, &self.cross_attention, &q)?;
+            let attention = ctx.kv_attention(&cache.audio, index, &step.audio, &self.cross_attention, None, &q)?;
             layer.finish(ctx, &mut stream, &attention)?;
         }
         if rows.is_empty() {
@@ -156,7 +156,7 @@ impl<B: PagedAttention> TextDecoder<B> {
                 slots.zip(parts).for_each(|((_, slot), part)| *slot = part.to_vec());
             }
             if index < last {
-                let attention = ctx.kv_attention(&cache.audio, index, &step.audio, &self.cross_attention, &q)?;
+                let attention = ctx.kv_attention(&cache.audio, index, &step.audio, &self.cross_attention, None, &q)?;
                 layer.finish(ctx, &mut stream, &attention)?;
             }
         }
@@ -213,7 +213,7 @@ impl<B: PagedAttention> DecoderLayer<B> {
         let Attention { q, k, v, output } = &self.attn;
         let [q, k, v] = Linear::forward_all(ctx, [q, k, v], &normed)?;
         ctx.write_kv(&mut cache.tokens, index, &step.tokens, [&k, &v])?;
-        let attention = ctx.kv_attention(&cache.tokens, index, &step.tokens, shape, &q)?;
+        let attention = ctx.kv_attention(&cache.tokens, index, &step.tokens, shape, None, &q)?;
         stream.y = Some(output.forward(ctx, &attention)?);
         let normed = stream.norm(ctx, &self.cross_attn_norm)?;
         self.cross_attn.q.forward(ctx, &normed)

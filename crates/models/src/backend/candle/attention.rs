@@ -1,6 +1,6 @@
 //! Attention with a matrix of scores, which is computed in parts if it is large.
 
-use candle_core::{DType as ArrayType, Result as ArrayResult, Tensor as Array};
+use candle_core::{D, DType as ArrayType, Result as ArrayResult, Tensor as Array};
 use candle_nn::ops;
 
 use super::device::{Candle, tensor_like};
@@ -14,14 +14,31 @@ use crate::backend::interface::{Backend, Tensor};
 use crate::backend::types::AttentionShape;
 use crate::error::{ModelError, Result};
 
-/// The softmax over the last dimension.
-pub(super) fn softmax(scores: &Array) -> ArrayResult<Array> {
+/// The softmax over the last dimension. `sinks` are scores that join its sum, and are broadcast to `[.., 1]`.
+pub(super) fn softmax(scores: &Array, sinks: Option<&Array>) -> ArrayResult<Array> {
+    let weights = |scores: &Array| match sinks {
+        None => ops::softmax_last_dim(scores),
+        Some(sinks) => {
+            let max = scores.max_keepdim(D::Minus1)?.broadcast_maximum(sinks)?;
+            let weights = scores.broadcast_sub(&max)?.exp()?;
+            let of_sinks = sinks.broadcast_sub(&max)?.exp()?;
+            let sum = (weights.sum_keepdim(D::Minus1)? + of_sinks)?;
+            weights.broadcast_div(&sum)
+        }
+    };
     if !scores.track_op() {
-        return ops::softmax_last_dim(scores);
+        return weights(scores);
     }
-    let weights = ops::softmax_last_dim(&scores.detach())?;
+    let weights = weights(&scores.detach())?;
     let kept = weights.clone();
     with_gradient(scores, &weights, move |gradient| softmax_gradient(&kept, gradient))
+}
+
+/// The sinks of heads, `[heads]`, for scores of these key-value heads: `[kv_heads, shared · queries, 1]`.
+pub(super) fn sinks_of_scores(sinks: &Array, [kv_heads, queries]: [usize; 2]) -> ArrayResult<Array> {
+    let shared = sinks.elem_count() / kv_heads;
+    let repeated = sinks.reshape((kv_heads, shared, 1))?.broadcast_as((kv_heads, shared, queries))?;
+    repeated.reshape((kv_heads, shared * queries, 1))
 }
 
 /// `cap · tanh(x / cap)`, or `x` without a cap.
@@ -43,10 +60,11 @@ pub fn over_kv_arena(
     candle: &Candle,
     (arena, layer): (&CandleKvArena, usize),
     batch: &CandleBatch,
-    shape: &AttentionShape,
+    (shape, sinks): (&AttentionShape, Option<&Array>),
     q: &Tensor<Candle>,
 ) -> Result<Tensor<Candle>> {
     let AttentionShape { heads, kv_heads, width, .. } = *shape;
+    sinks.map_or(Ok(()), |sinks| checks::sinks(shape, sinks.elem_count()))?;
     if !is_valid(shape)
         || q.channels != heads * width
         || q.rows() != batch.tokens()
@@ -65,7 +83,7 @@ pub fn over_kv_arena(
     let scaled = (q.data.detach() * f64::from(shape.scale))?;
     let mut outputs = Vec::with_capacity(plan.groups.len());
     for group in &plan.groups {
-        outputs.push(attend_group(group, shape, &scaled, &kv)?);
+        outputs.push(attend_group(group, (shape, sinks), &scaled, &kv)?);
         candle.pause()?;
     }
     let output = match outputs.as_slice() {
@@ -81,7 +99,12 @@ pub fn over_kv_arena(
 
 /// Attention of a group: `[rows · queries, heads · width]`. Queries that share a key-value head are rows of the same
 /// product, so keys and values are not repeated.
-fn attend_group(group: &DeviceGroup, shape: &AttentionShape, q: &Array, kv: &[Array; 2]) -> ArrayResult<Array> {
+fn attend_group(
+    group: &DeviceGroup,
+    (shape, sinks): (&AttentionShape, Option<&Array>),
+    q: &Array,
+    kv: &[Array; 2],
+) -> ArrayResult<Array> {
     let DeviceGroup { rows, queries, positions, .. } = *group;
     let AttentionShape { heads, kv_heads, width, .. } = *shape;
     let shared = heads / kv_heads;
@@ -100,7 +123,8 @@ fn attend_group(group: &DeviceGroup, shape: &AttentionShape, q: &Array, kv: &[Ar
         let by_head = scores.reshape((rows, kv_heads, shared, queries, positions))?.broadcast_add(mask)?;
         scores = by_head.reshape((rows, kv_heads, shared * queries, positions))?;
     }
-    let output = softmax(&scores)?.matmul(&values?)?;
+    let sinks = sinks.map(|sinks| sinks_of_scores(sinks, [kv_heads, queries])).transpose()?;
+    let output = softmax(&scores, sinks.as_ref())?.matmul(&values?)?;
     let output = output.reshape((rows, kv_heads, shared, queries, width))?.permute((0, 3, 1, 2, 4))?;
     output.reshape((rows * queries, heads * width))
 }
@@ -146,7 +170,7 @@ pub fn attention(
             let hidden = columns.broadcast_gt(&rows)?.to_dtype(ArrayType::F32)?;
             scores = scores.broadcast_add(&hidden.affine(f64::from(MASKED), 0.)?)?;
         }
-        outputs.push(softmax(&scores)?.matmul(&values)?);
+        outputs.push(softmax(&scores, None)?.matmul(&values)?);
         candle.pause()?;
     }
     let output = match outputs.as_slice() {
@@ -167,7 +191,7 @@ pub fn biased_attention(
     let bias = relative_bias(&bias.data, q.pixels())?;
     let mut scores = by_head(q, heads)?.matmul(&by_head(k, heads)?.t()?)?;
     scores = scores.broadcast_add(&bias)?;
-    let output = softmax(&scores)?.matmul(&by_head(v, heads)?)?;
+    let output = softmax(&scores, None)?.matmul(&by_head(v, heads)?)?;
     let output = tensor_like(q, q.channels, &output.transpose(1, 2)?)?;
     candle.pause()?;
     Ok(output)

@@ -37,7 +37,7 @@ pub fn over_kv_arena(
     };
     let queries = (by_head(q.data.detach(), q.rows())? * f64::from(shape.scale))?;
     let keys = by_head(keys.index_select(&slots, 0)?, positions)?;
-    let weights = softmax(&queries.matmul(&keys.t()?)?)?;
+    let weights = softmax(&queries.matmul(&keys.t()?)?, None)?;
     candle.pause()?;
     Ok(weights.flatten_all()?.to_vec1()?)
 }

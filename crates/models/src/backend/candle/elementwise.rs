@@ -10,6 +10,9 @@ use crate::backend::interface::{Backend, Tensor};
 use crate::backend::types::Activation;
 use crate::error::Result;
 
+/// The largest magnitude of the inputs of [`Activation::ClampedSwiglu`].
+const SWIGLU_LIMIT: f64 = 7.;
+
 /// `x += y`
 pub fn add(candle: &Candle, x: &mut Tensor<Candle>, y: &Tensor<Candle>) -> Result<()> {
     checks::lengths(x, y)?;
@@ -55,8 +58,13 @@ pub fn activated(candle: &Candle, activation: Activation, x: &Array, factors: Op
         Activation::Relu => x.relu()?,
         Activation::SquaredRelu => x.relu()?.sqr()?,
         Activation::Sigmoid => sigmoid(x)?,
+        Activation::ClampedSwiglu => (x.minimum(SWIGLU_LIMIT)? * 1.702)?.silu()?.affine(1. / 1.702, 0.)?,
     };
-    Ok(factors.map_or(Ok(y.clone()), |factors| y.mul(factors))?)
+    Ok(match (activation, factors) {
+        (_, None) => y,
+        (Activation::ClampedSwiglu, Some(factors)) => y.mul(&(factors.clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT)? + 1.)?)?,
+        (_, Some(factors)) => y.mul(factors)?,
+    })
 }
 
 pub fn activate(

@@ -14,7 +14,7 @@ use super::gradient::{computed_from, computed_from_three, computed_from_two};
 use super::host_array::host;
 use crate::backend::interface::{Angles, Backend, Norm, Tensor};
 use crate::backend::types::{Activation, AttentionShape, RopeLayout};
-use crate::error::Result;
+use crate::error::{ModelError, Result};
 
 /// See [`Backend::norm`].
 pub fn norm(candle: &Candle, norm: &Norm<Candle>, x: &Array) -> Result<Array> {
@@ -88,15 +88,17 @@ pub fn activated(candle: &Candle, activation: Activation, x: &Array, factors: Op
 pub fn text_attention(
     candle: &Candle,
     texts: &[Range<usize>],
-    shape: &AttentionShape,
+    (shape, sinks): (&AttentionShape, Option<&Array>),
     [q, k, v]: [&Array; 3],
 ) -> Result<Array> {
     let [q, k, v] = [q.contiguous()?, k.contiguous()?, v.contiguous()?];
+    let sinks = sinks.map(|sinks| Ok::<_, ModelError>(host(sinks)?.to_vec())).transpose()?;
     let mut out = vec![0.; q.elem_count()];
     {
         let [queries, keys, values] = [host(&q)?, host(&k)?, host(&v)?];
         let x = Qkv { queries: &*queries, keys: &*keys, values: &*values };
-        TextAttention { shape, texts }.forward(candle.pool(), x, &mut out, &mut || candle.pause())?;
+        let attention = TextAttention { shape, sinks: sinks.as_deref(), texts };
+        attention.forward(candle.pool(), x, &mut out, &mut || candle.pause())?;
     }
     let (handle, shape, texts, kept) = (candle.clone(), *shape, texts.to_vec(), [q.detach(), k.detach(), v.detach()]);
     computed_from_three([&q, &k, &v], out, q.shape(), move |gradient| {
@@ -107,7 +109,7 @@ pub fn text_attention(
         let [of_queries, of_keys, of_values] = &mut of;
         let out = Qkv { queries: &mut of_queries[..], keys: &mut of_keys[..], values: &mut of_values[..] };
         let x = Qkv { queries: &*queries, keys: &*keys, values: &*values };
-        let attention = TextAttention { shape: &shape, texts: &texts };
+        let attention = TextAttention { shape: &shape, sinks: sinks.as_deref(), texts: &texts };
         attention.backward(handle.pool(), x, gradient, out, &mut || handle.pause())?;
         Ok(of)
     })

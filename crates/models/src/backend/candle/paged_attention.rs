@@ -1,5 +1,7 @@
 //! Attention over the KV cache.
 
+use candle_core::Tensor as Array;
+
 use super::device::Candle;
 use super::kv_arena::CandleKvArena;
 use super::kv_batch::CandleBatch;
@@ -52,9 +54,10 @@ impl PagedAttention for Candle {
         layer: usize,
         batch: &CandleBatch,
         shape: &AttentionShape,
+        sinks: Option<&Array>,
         q: &Tensor<Self>,
     ) -> Result<Tensor<Self>> {
-        attention::over_kv_arena(self, (arena, layer), batch, shape, q)
+        attention::over_kv_arena(self, (arena, layer), batch, (shape, sinks), q)
     }
 
     fn kv_attention_weights(

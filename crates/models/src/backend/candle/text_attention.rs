@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use candle_core::{DType as ArrayType, Tensor as Array};
 
-use super::attention::{is_valid, soft_capped, softmax};
+use super::attention::{is_valid, sinks_of_scores, soft_capped, softmax};
 use super::device::{Candle, tensor_like};
 use super::host;
 use super::kv_plan::MASKED;
+use crate::backend::checks;
 use crate::backend::interface::{Backend, Tensor};
 use crate::backend::types::AttentionShape;
 use crate::error::{ModelError, Result};
@@ -17,13 +18,16 @@ const QUERIES: usize = 128;
 
 impl Candle {
     /// Attention of each token over the tokens of its text up to itself. `texts` are the rows of each text. Queries and
-    /// result: `[1, tokens, 1, heads · width]`; keys and values: `[1, tokens, 1, kv_heads · width]`.
+    /// result: `[1, tokens, 1, heads · width]`; keys and values: `[1, tokens, 1, kv_heads · width]`. `sinks`: see
+    /// [`kv_attention`](crate::backend::PagedAttention::kv_attention); they get no gradient.
     pub(crate) fn text_attention(
         &self,
         texts: &[Range<usize>],
         shape: &AttentionShape,
+        sinks: Option<&Array>,
         [q, k, v]: [&Tensor<Self>; 3],
     ) -> Result<Tensor<Self>> {
+        sinks.map_or(Ok(()), |sinks| checks::sinks(shape, sinks.elem_count()))?;
         let AttentionShape { heads, kv_heads, width, window, .. } = *shape;
         let channels = [q.channels, k.channels, v.channels];
         let ends = texts.iter().try_fold(0, |end, text| (text.start == end && text.end > end).then_some(text.end));
@@ -35,7 +39,7 @@ impl Candle {
             return Err(ModelError::Compute(format!("queries of {:?} do not fit {shape:?}", q.shape())));
         }
         if [q, k, v].iter().all(|x| self.computes_on_host(&x.data)) {
-            let output = host::text_attention(self, texts, shape, [&q.data, &k.data, &v.data])?;
+            let output = host::text_attention(self, texts, (shape, sinks), [&q.data, &k.data, &v.data])?;
             return tensor_like(q, q.channels, &output);
         }
         let mut outputs = Vec::new();
@@ -58,8 +62,14 @@ impl Candle {
                 let scores = soft_capped(chunk.matmul(&part(&keys)?.t()?)?, shape.soft_cap)?;
                 let by_query = scores.reshape((kv_heads * shared, end - first, end - start))?;
                 let masked = by_query.broadcast_add(&self.mask(first..end, start, window)?)?;
-                let weights = softmax(&masked)?.reshape((kv_heads, shared * (end - first), end - start))?;
-                let output = weights.matmul(&part(&values)?)?.reshape((kv_heads, shared, end - first, width))?;
+                let masked = masked.reshape((kv_heads, shared * (end - first), end - start))?;
+                let sinks = sinks.map(|sinks| sinks_of_scores(sinks, [kv_heads, end - first])).transpose()?;
+                let output = softmax(&masked, sinks.as_ref())?.matmul(&part(&values)?)?.reshape((
+                    kv_heads,
+                    shared,
+                    end - first,
+                    width,
+                ))?;
                 outputs.push(output.permute((2, 0, 1, 3))?.reshape((end - first, heads * width))?);
                 self.pause()?;
             }

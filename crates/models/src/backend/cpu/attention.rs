@@ -37,9 +37,10 @@ pub fn over_kv_arena(
     cpu: &Cpu,
     (arena, layer): (&CpuKvArena, usize),
     batch: &KvBatch,
-    shape: &AttentionShape,
+    (shape, sinks): (&AttentionShape, Option<&[f32]>),
     q: &Tensor<Cpu>,
 ) -> Result<Tensor<Cpu>> {
+    sinks.map_or(Ok(()), |sinks| checks::sinks(shape, sinks.len()))?;
     let views: Vec<_> = batch
         .sequences
         .iter()
@@ -59,7 +60,7 @@ pub fn over_kv_arena(
         })
         .collect();
     let mut out = cpu.alloc(q.shape());
-    attend(&cpu.pool, &sequences, shape, out.data_mut());
+    attend(&cpu.pool, &sequences, shape, sinks, out.data_mut());
     Ok(out)
 }
 
@@ -133,7 +134,7 @@ fn attend_image<T: KvElement>(
     for (queries, out) in queries.chunks(rows * row).zip(out.chunks_mut(rows * row)) {
         let blocks = T::blocks(KvSlices { keys: &keys, values: &values });
         let sequence = AttentionSequence { queries, rows: queries.len() / row, start: 0, positions, blocks };
-        attend(&cpu.pool, &[sequence], &shape, out);
+        attend(&cpu.pool, &[sequence], &shape, None, out);
         cpu.pause()?;
     }
     Ok(())

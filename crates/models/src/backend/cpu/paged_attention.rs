@@ -42,9 +42,10 @@ impl PagedAttention for Cpu {
         layer: usize,
         batch: &KvBatch,
         shape: &AttentionShape,
+        sinks: Option<&Vec<f32>>,
         q: &Tensor<Self>,
     ) -> Result<Tensor<Self>> {
-        let out = attention::over_kv_arena(self, (arena, layer), batch, shape, q)?;
+        let out = attention::over_kv_arena(self, (arena, layer), batch, (shape, sinks.map(Vec::as_slice)), q)?;
         self.pause()?;
         Ok(out)
     }

@@ -10,7 +10,7 @@ use super::products::random_rows;
 use super::{assert_close, candle, random, random_tensor};
 use crate::backend::convolutions::{Convolutions, GroupNorm};
 use crate::backend::interface::{Angles, Backend, FeedForward, LowRankUpdate, Norm, RequestOptions, Tensor};
-use crate::backend::types::{Activation, ConvShape, DType, Dropout, NormKind, RopeLayout};
+use crate::backend::types::{Activation, AttentionShape, ConvShape, DType, Dropout, NormKind, RopeLayout};
 use crate::backend::{ExpertGroups, RouterWeights, Routing};
 use crate::devices::under_test;
 use crate::error::ModelError;
@@ -179,6 +179,20 @@ fn check_all(b: &Candle) {
             }),
         ),
     ];
+    let (half, other) = (linear(8, 16, 5), linear(8, 16, 6));
+    let (half, other) = (&half, &other);
+    for (sinks, window) in [(None, None), (Some(random(4, 7)), None), (Some(random(4, 8)), Some(2))] {
+        let sinks = sinks.map(|sinks| b.vector(sinks).unwrap());
+        let soft_cap = None;
+        let shape = AttentionShape { heads: 4, kv_heads: 2, width: 4, scale: 0.5, causal: true, window, soft_cap };
+        operations.push((
+            format!("attention of texts with sinks {sinks:?}"),
+            Box::new(move |x| {
+                let [keys, values] = b.linears([half, other], x).unwrap();
+                b.text_attention(&[0..5, 5..8], &shape, sinks.as_ref(), [x, &keys, &values]).unwrap()
+            }),
+        ));
+    }
     for activation in Activation::ALL {
         operations.push((
             format!("{activation:?}"),

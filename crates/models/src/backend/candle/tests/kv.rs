@@ -60,8 +60,10 @@ fn run<B: PagedAttention>(
     blocks: BlockId,
     prefixes: &[Sequence],
     batch: &[Sequence],
-    shape: &AttentionShape,
+    (shape, has_sinks): (&AttentionShape, bool),
 ) -> Vec<f32> {
+    let sinks: Vec<f32> = random(shape.heads, 6).iter().map(|sink| 3. * sink).collect();
+    let sinks = has_sinks.then(|| backend.vector(sinks).unwrap());
     let mut arena = arena(backend, kv_shape(shape, kv_type), blocks);
     let rows = |tokens, seed| random_tensor(backend, [1, tokens, 1, shape.kv_heads * shape.width], seed);
     let mut found = Vec::new();
@@ -77,7 +79,7 @@ fn run<B: PagedAttention>(
         let [k, v] = [3, 4].map(|i| rows(count(batch), seed + i));
         backend.write_kv(&mut arena, layer, &batch_on_device, [&k, &v]).unwrap();
         let q = random_tensor(backend, [1, count(batch), 1, shape.heads * shape.width], seed + 5);
-        let out = backend.kv_attention(&arena, layer, &batch_on_device, shape, &q).unwrap();
+        let out = backend.kv_attention(&arena, layer, &batch_on_device, shape, sinks.as_ref(), &q).unwrap();
         assert_eq!(out.shape(), q.shape());
         found.extend(backend.to_vec(&out).unwrap());
     }
@@ -85,11 +87,14 @@ fn run<B: PagedAttention>(
 }
 
 fn compare(what: &str, blocks: BlockId, prefixes: &[Sequence], batch: &[Sequence], shape: &AttentionShape) {
-    let expected = run(&Cpu::new(2), KvType::F32, blocks, prefixes, batch, shape);
-    // A small limit computes rows in several parts, and splits groups.
-    for limit in [usize::MAX, 2000, 1] {
-        let found = run(&candle().with_max_elements(limit), KvType::F32, blocks, prefixes, batch, shape);
-        assert_close(&found, &expected, 3e-6, &format!("{what} with up to {limit} elements"));
+    for has_sinks in [false, true] {
+        let shape = (shape, has_sinks);
+        let expected = run(&Cpu::new(2), KvType::F32, blocks, prefixes, batch, shape);
+        // A small limit computes rows in several parts, and splits groups.
+        for limit in [usize::MAX, 2000, 1] {
+            let found = run(&candle().with_max_elements(limit), KvType::F32, blocks, prefixes, batch, shape);
+            assert_close(&found, &expected, 3e-6, &format!("{what}, sinks: {has_sinks}, up to {limit} elements"));
+        }
     }
 }
 
@@ -152,9 +157,9 @@ fn encoders_see_later_positions_but_no_padding() {
 #[test]
 fn small_types_round_keys_and_values() {
     let (prefixes, batch) = ragged();
-    let exact = run(&candle(), KvType::F32, 60, &prefixes, &batch, &SHAPE);
+    let exact = run(&candle(), KvType::F32, 60, &prefixes, &batch, (&SHAPE, false));
     for kv_type in [KvType::F16, KvType::Q8] {
-        let rounded = run(&candle(), kv_type, 60, &prefixes, &batch, &SHAPE);
+        let rounded = run(&candle(), kv_type, 60, &prefixes, &batch, (&SHAPE, false));
         let far = super::difference(&rounded, &exact);
         assert!(far > 0. && far < 1e-3, "{kv_type:?}: {far}");
     }
@@ -173,7 +178,7 @@ fn a_sequence_that_is_not_finite_affects_no_other() {
     }
     let sequences: Vec<_> = lengths.iter().map(|(count, start, blocks)| sequence(*count, *start, blocks)).collect();
     let batch = b.batch(slices(&sequences)).unwrap();
-    let out = b.kv_attention(&arena, 0, &batch, &SHAPE, &random_tensor(b, [1, 3, 1, 48], 1)).unwrap();
+    let out = b.kv_attention(&arena, 0, &batch, &SHAPE, None, &random_tensor(b, [1, 3, 1, 48], 1)).unwrap();
     assert_eq!(batch.plan(b, &SHAPE).unwrap().groups.len(), 1);
     let out = b.to_vec(&out).unwrap();
     let rows: Vec<_> = out.chunks(48).collect();
@@ -224,7 +229,8 @@ fn arenas_grow_and_keep_their_contents() {
     let written = |arena: &<Candle as PagedAttention>::KvArena, block: BlockId, count: usize| {
         let sequences = [sequence(1, count - 1, &[block])];
         let batch = b.batch(slices(&sequences)).unwrap();
-        b.kv_attention(arena, 1, &batch, &SHAPE, &random_tensor(b, [1, 1, 1, 48], 1)).map(|out| b.to_vec(&out).unwrap())
+        b.kv_attention(arena, 1, &batch, &SHAPE, None, &random_tensor(b, [1, 1, 1, 48], 1))
+            .map(|out| b.to_vec(&out).unwrap())
     };
     let mut first = None;
     for block in [0, 1, 9, 5, 40] {
@@ -272,16 +278,20 @@ fn batches_that_do_not_fit_are_errors() {
     let first = [sequence(3, 0, &[0])];
     let first = b.batch(slices(&first)).unwrap();
     let one = b.rows(&q, 0..3).unwrap();
-    assert!(b.kv_attention(&arena, 0, &first, &SHAPE, &one).is_err(), "nothing was written");
+    assert!(b.kv_attention(&arena, 0, &first, &SHAPE, None, &one).is_err(), "nothing was written");
     let k = rows(b, 3, 1);
     b.write_kv(&mut arena, 0, &first, [&k, &k]).unwrap();
-    assert!(b.kv_attention(&arena, 0, &first, &SHAPE, &one).is_ok());
-    assert!(b.kv_attention(&arena, 0, &batch, &SHAPE, &q).is_err(), "a block has no memory");
-    assert!(b.kv_attention(&arena, 1, &first, &SHAPE, &one).is_err(), "the layer was not written");
-    assert!(b.kv_attention(&arena, 2, &first, &SHAPE, &one).is_err(), "there is no such layer");
-    assert!(b.kv_attention(&arena, 0, &first, &SHAPE, &q).is_err(), "there are too many queries");
-    assert!(b.kv_attention(&arena, 0, &first, &AttentionShape { kv_heads: 4, ..SHAPE }, &one).is_err());
-    assert!(b.kv_attention(&arena, 0, &first, &AttentionShape { kv_heads: 1, ..SHAPE }, &one).is_err());
+    assert!(b.kv_attention(&arena, 0, &first, &SHAPE, None, &one).is_ok());
+    assert!(b.kv_attention(&arena, 0, &batch, &SHAPE, None, &q).is_err(), "a block has no memory");
+    assert!(b.kv_attention(&arena, 1, &first, &SHAPE, None, &one).is_err(), "the layer was not written");
+    assert!(b.kv_attention(&arena, 2, &first, &SHAPE, None, &one).is_err(), "there is no such layer");
+    assert!(b.kv_attention(&arena, 0, &first, &SHAPE, None, &q).is_err(), "there are too many queries");
+    assert!(b.kv_attention(&arena, 0, &first, &AttentionShape { kv_heads: 4, ..SHAPE }, None, &one).is_err());
+    assert!(b.kv_attention(&arena, 0, &first, &AttentionShape { kv_heads: 1, ..SHAPE }, None, &one).is_err());
+    for count in [1, 5, 7] {
+        let sinks = b.vector(vec![0.; count]).unwrap();
+        assert!(b.kv_attention(&arena, 0, &first, &SHAPE, Some(&sinks), &one).is_err(), "there are six heads");
+    }
     assert!(b.write_kv(&mut arena, 2, &first, [&k, &k]).is_err(), "there is no such layer");
     let narrow = b.tensor(&random(3 * 8, 1), [1, 3, 1, 8]).unwrap();
     assert!(b.write_kv(&mut arena, 0, &first, [&k, &narrow]).is_err());
