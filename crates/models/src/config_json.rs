@@ -30,6 +30,15 @@ impl<'a> ConfigJson<'a> {
         }
     }
 
+    /// An optional integer up to `max`; zero if it is absent.
+    pub fn count(&self, key: &str, max: usize) -> Result<usize> {
+        let Some(value) = self.get(key) else { return Ok(0) };
+        match value.as_u64().and_then(|number| usize::try_from(number).ok()) {
+            Some(number) if number <= max => Ok(number),
+            _ => self.reject(key, &format!("a number up to {max}")),
+        }
+    }
+
     /// An optional integer with a default.
     pub fn integer_or(&self, key: &str, default: usize, max: usize) -> Result<usize> {
         Ok(self.integer(key, max)?.unwrap_or(default))

@@ -12,6 +12,7 @@ mod feed_forward;
 mod layer;
 mod mamba2;
 mod mtp;
+mod per_layer;
 mod rows;
 mod short_conv;
 mod training_pass;
@@ -23,7 +24,7 @@ use super::block_arena::BlockArena;
 use super::causal_lm::{BatchRow, CausalLm, EmbeddedTokens, Logits, LogitsAt};
 use super::decoder_config::DecoderConfig;
 use super::error::{ModelError, Result, reject_config};
-use super::kv::{KvArena as _, KvType};
+use super::kv::{KvType, SequenceSlice};
 use super::nn::rope::Rope;
 use super::nn::{Context, Linear};
 use super::peft::{FittedAdapter, LoadedAdapter, PeftAdapter};
@@ -33,16 +34,17 @@ use super::state_layout::StateGroup;
 use super::weights::{DecoderCheckpoint, Footprint, LoadedMatrix, Loader};
 use attention::KvLayer;
 pub use encode_pass::{EncodePass, encode_pass_bytes};
-use layer::{DecoderLayer, LayerState, ResidualStream};
+use layer::{DecoderLayer, LayerInputs, LayerState, ResidualStream};
 use mtp::{MtpHead, kept_states};
-use rows::{logit_tokens, sequence_slices, sequence_states};
+use per_layer::{PerLayerEmbeddings, PerLayerInputs};
+use rows::{logit_slices, logit_tokens, per_layer_tokens, sequence_slices, sequence_states};
 pub use training_pass::{TargetScore, TrainingPass, TrainingText};
 
 /// Where a layer keeps its part of a sequence.
 #[derive(Clone, Copy, Debug)]
 enum StatePlace {
-    /// Keys and values: the group, and the index of the layer in it.
-    Attention { group: usize, layer: usize },
+    /// Keys and values: the group, the arena among those of all groups, and the index in that arena of the layer that writes them.
+    Attention { group: usize, arena: usize, layer: usize },
     /// The layer's first part of a recurrent state.
     Recurrent { part: usize },
 }
@@ -53,6 +55,7 @@ pub struct Decoder<B: Recurrent> {
     _binding: B::ThreadBinding,
     config: DecoderConfig,
     token_embd: Linear<B>,
+    per_layer: Option<PerLayerEmbeddings<B>>,
     layers: Vec<DecoderLayer<B>>,
     output_norm: Norm<B>,
     output: Linear<B>,
@@ -81,6 +84,12 @@ impl<B: Recurrent> Decoder<B> {
         if config.is_recurrent() {
             return reject_config("a decoder with recurrent layers cannot encode texts yet".to_owned());
         }
+        if config.uniform_kv_sizes().is_none() {
+            return reject_config(
+                "a decoder whose layers have different key-value heads, or share keys and values, cannot encode texts yet"
+                    .to_owned(),
+            );
+        }
         Self::from_loader(loader, DecoderConfig { tied_embeddings: Some(true), ..config }, backend)
     }
 
@@ -88,6 +97,8 @@ impl<B: Recurrent> Decoder<B> {
         let DecoderConfig { vocabulary, width, norm, .. } = config;
         let token_embd = loader.embedding("token_embd", vocabulary, width)?;
         let output = load_output(&loader, &config, &token_embd)?;
+        let per_layer = config.per_layer.as_ref().map(|plan| PerLayerEmbeddings::load(&loader, &config, plan));
+        let per_layer = per_layer.transpose()?;
         let layers = config.layers.iter().enumerate();
         let layers = layers.map(|(index, plan)| DecoderLayer::load(&loader, &config, index, plan));
         let layers = layers.collect::<Result<_>>()?;
@@ -101,7 +112,20 @@ impl<B: Recurrent> Decoder<B> {
         loader.finish()?;
         let places = state_places(&config, B::RELEASES_KV_BLOCKS);
         let (_binding, backend) = (backend.thread_binding(), backend.clone());
-        Ok(Self { _binding, config, token_embd, layers, output_norm, output, mtp, ropes, places, projections, backend })
+        Ok(Self {
+            _binding,
+            config,
+            token_embd,
+            per_layer,
+            layers,
+            output_norm,
+            output,
+            mtp,
+            ropes,
+            places,
+            projections,
+            backend,
+        })
     }
 
     /// The projections of the layers, which adapters may target.
@@ -142,6 +166,16 @@ impl<B: Recurrent> Decoder<B> {
         Ok(x)
     }
 
+    /// The parts of tokens' per-layer embeddings, if the network has them. `x`: their embeddings.
+    fn per_layer_inputs(
+        &self,
+        ctx: &Context<'_, B>,
+        tokens: &[u32],
+        x: &Tensor<B>,
+    ) -> Result<Option<PerLayerInputs<B>>> {
+        self.per_layer.as_ref().map(|embeddings| embeddings.forward(ctx, tokens, x)).transpose()
+    }
+
     /// Replaces the embeddings of tokens that have their own.
     fn write_embedded(&self, ctx: &Context<'_, B>, x: &mut Tensor<B>, rows: &[BatchRow<'_>]) -> Result<()> {
         let mut offset = 0;
@@ -166,6 +200,12 @@ impl<B: Recurrent> Decoder<B> {
     ) -> Result<Vec<Angles<B>>> {
         let positions = || rows().flat_map(|(range, long)| range.map(move |position| (position, long)));
         self.ropes.iter().map(|rope| rope.angles(&self.backend, tokens, positions)).collect()
+    }
+
+    /// Of each group of attention, whether there are layers in it. A group without layers only stands for positions.
+    fn used_groups(&self) -> Vec<bool> {
+        let groups = self.config.layer_groups(B::RELEASES_KV_BLOCKS);
+        groups.iter().map(|(_, layers)| !layers.is_empty()).collect()
     }
 
     /// The final hidden states after the output norm.
@@ -252,8 +292,9 @@ impl<B: Recurrent> CausalLm for Decoder<B> {
 
     fn new_arenas(&self, kv_type: KvType) -> StateArenas {
         let groups = self.config.layer_groups(B::RELEASES_KV_BLOCKS).into_iter();
-        let shapes = groups.map(|(_, layers)| self.config.kv_shape(layers.len(), kv_type));
-        let attention = shapes.map(|shape| Box::new(self.backend.new_kv_arena(shape)) as Box<dyn BlockArena>);
+        let arena = |(shape, _)| Box::new(self.backend.new_kv_arena(shape)) as Box<dyn BlockArena>;
+        let attention =
+            groups.map(|(_, layers)| self.config.kv_shapes(&layers, kv_type).into_iter().map(arena).collect());
         let parts = self.config.recurrent_parts();
         let recurrent =
             (!parts.is_empty()).then(|| Box::new(self.backend.new_state_arena(&parts)) as Box<dyn BlockArena>);
@@ -276,30 +317,37 @@ impl<B: Recurrent> CausalLm for Decoder<B> {
     fn forward(&self, rows: &[BatchRow<'_>], arenas: &mut StateArenas) -> Result<Logits> {
         let (mut arenas, mut recurrent) = arenas.of_device::<B::KvArena, B::StateArena>()?;
         let lora = LoadedAdapter::deltas(self.id(), rows.iter().map(|row| (row.tokens.len(), row.adapter)))?;
-        let ctx = &Context::new(&self.backend).with_lora(lora);
+        let ctx = Context::new(&self.backend).with_lora(lora);
         rows.iter().try_for_each(|row| self.check_tokens(row.tokens))?;
         let (logit_tokens, counts) = logit_tokens(rows);
         let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens).copied().collect();
         let angles =
             self.angles(tokens.len(), || rows.iter().map(|row| (row.start..row.start + row.tokens.len(), row.long)))?;
-        // A group without layers only stands for positions.
-        let has_layers = |arena: &B::KvArena| arena.shape().layers > 0;
-        let batch = |group| ctx.batch(sequence_slices(rows, group)?);
-        let batches = arenas.iter().enumerate();
-        let batches = batches.map(|(group, arena)| has_layers(arena).then(|| batch(group)).transpose());
-        let batches = batches.collect::<Result<Vec<_>>>()?;
+        let used_groups = self.used_groups();
+        let batches = |slices: &dyn Fn(usize) -> Result<Vec<SequenceSlice>>| {
+            let batch = |(group, is_used): (usize, &bool)| is_used.then(|| ctx.batch(slices(group)?)).transpose();
+            used_groups.iter().enumerate().map(batch).collect::<Result<Vec<_>>>()
+        };
         let states = if recurrent.is_some() { sequence_states(rows)? } else { Vec::new() };
-        let mut x = self.embed(ctx, &tokens)?;
-        self.write_embedded(ctx, &mut x, rows)?;
+        let mut x = self.embed(&ctx, &tokens)?;
+        self.write_embedded(&ctx, &mut x, rows)?;
+        let per_layer = self.per_layer_inputs(&ctx, &per_layer_tokens(rows), &x)?;
         let y = ctx.zeros(x.shape())?;
         let mut stream = Some(ResidualStream { x, y });
+        let all = LayerTokens { batches: batches(&|group| sequence_slices(rows, group))?, ctx: &ctx, angles, per_layer };
+        // After the last layer that keeps something of all tokens, only those with logits are computed; with a layer for multi-token
+        // prediction, all.
+        let last_stateful = if self.mtp.is_some() { self.layers.len() } else { self.config.last_stateful_layer() };
+        let logit_ctx = ctx.for_rows(&logit_tokens);
+        let mut selected = None;
         for (index, (layer, place)) in self.layers.iter().zip(&self.places).enumerate() {
             let Some(before) = stream else { break };
+            let LayerTokens { ctx, batches: of_groups, angles, per_layer } = selected.as_ref().unwrap_or(&all);
             let state = match *place {
                 None => None,
-                Some(StatePlace::Attention { group, layer }) => {
-                    let batch = batches.get(group).and_then(Option::as_ref);
-                    let arena = arenas.get_mut(group).zip(batch);
+                Some(StatePlace::Attention { group, arena, layer }) => {
+                    let batch = of_groups.get(group).and_then(Option::as_ref);
+                    let arena = arenas.get_mut(arena).zip(batch);
                     arena.map(|(arena, batch)| LayerState::Attention(KvLayer { arena: &mut **arena, batch, layer }))
                 }
                 Some(StatePlace::Recurrent { part }) => recurrent
@@ -309,24 +357,28 @@ impl<B: Recurrent> CausalLm for Decoder<B> {
             if place.is_some() && state.is_none() {
                 return Err(ModelError::Compute(format!("there is no arena for layer {index}")));
             }
-            // The layer for multi-token prediction needs all of them.
-            let is_last = index + 1 == self.layers.len() && self.mtp.is_none();
-            let output_tokens = is_last.then_some(logit_tokens.as_slice());
-            stream = layer.forward(ctx, before, &angles, output_tokens, state)?;
+            let output_tokens = (index == last_stateful).then_some(logit_tokens.as_slice());
+            let per_layer = per_layer.as_ref().map(|inputs| inputs.of_layer(ctx, index)).transpose()?;
+            stream = layer.forward(ctx, before, LayerInputs { angles, output_tokens, per_layer }, state)?;
+            let is_followed = index == last_stateful && index + 1 < self.layers.len();
+            if is_followed && !logit_tokens.is_empty() && logit_tokens.len() < tokens.len() {
+                let batches = batches(&|group| logit_slices(rows, group))?;
+                selected = Some(all.select(&logit_ctx, batches, &logit_tokens)?);
+            }
         }
         let (hidden, kept) = match (&self.mtp, stream) {
             (_, None) => (None, Vec::new()),
-            (None, Some(mut stream)) => (Some(self.apply_output_norm(ctx, &mut stream)?), Vec::new()),
+            (None, Some(mut stream)) => (Some(self.apply_output_norm(&ctx, &mut stream)?), Vec::new()),
             (Some(head), Some(stream)) => {
-                let arena = arenas.into_iter().next().zip(batches.first().and_then(Option::as_ref));
+                let arena = arenas.into_iter().next().zip(all.batches.first().and_then(Option::as_ref));
                 let missing = || ModelError::Compute("there is no arena for the layer that drafts".to_owned());
-                let hidden = self.write_mtp(head, rows, stream, &angles, arena.ok_or_else(missing)?)?;
-                let kept = kept_states(ctx, rows, &hidden)?;
+                let hidden = self.write_mtp(head, rows, stream, &all.angles, arena.ok_or_else(missing)?)?;
+                let kept = kept_states(&ctx, rows, &hidden)?;
                 let selected = (!logit_tokens.is_empty()).then(|| ctx.gather_rows(&hidden, &logit_tokens));
                 (selected.transpose()?, kept)
             }
         };
-        let values = self.logits(ctx, &self.output, hidden)?;
+        let values = self.logits(&ctx, &self.output, hidden)?;
         Ok(Logits { values, vocabulary: self.config.vocabulary, counts, hidden: kept })
     }
 
@@ -343,20 +395,55 @@ impl<B: Recurrent> CausalLm for Decoder<B> {
     }
 }
 
+/// What layers need of the tokens that they compute.
+struct LayerTokens<'a, B: Recurrent> {
+    ctx: &'a Context<'a, B>,
+    /// By group of attention; `None`: no layer is in it, and it only stands for positions.
+    batches: Vec<Option<B::Batch>>,
+    angles: Vec<Angles<B>>,
+    per_layer: Option<PerLayerInputs<B>>,
+}
+
+impl<B: Recurrent> LayerTokens<'_, B> {
+    /// Those of some tokens, in ascending order.
+    fn select<'a>(
+        &self,
+        ctx: &'a Context<'a, B>,
+        batches: Vec<Option<B::Batch>>,
+        tokens: &[usize],
+    ) -> Result<LayerTokens<'a, B>> {
+        let angles = self.angles.iter().map(|Angles { cos, sin }| {
+            Ok(Angles { cos: ctx.gather_rows(cos, tokens)?, sin: ctx.gather_rows(sin, tokens)? })
+        });
+        let per_layer = self.per_layer.as_ref().map(|inputs| inputs.for_tokens(ctx, tokens)).transpose()?;
+        Ok(LayerTokens { ctx, batches, angles: angles.collect::<Result<_>>()?, per_layer })
+    }
+}
+
 fn state_places(config: &DecoderConfig, by_window: bool) -> Vec<Option<StatePlace>> {
-    let groups = config.layer_groups(by_window);
-    let of_attention = groups.iter().enumerate().flat_map(|(group, (_, layers))| {
-        layers.iter().enumerate().map(move |(index, layer)| (*layer, StatePlace::Attention { group, layer: index }))
-    });
-    let mut part = 0;
-    let recurrent = config.recurrent_layers().map(|(layer, parts)| {
-        part += parts.len();
-        (layer, StatePlace::Recurrent { part: part - parts.len() })
-    });
     let mut places = vec![None; config.layers.len()];
-    for (layer, place) in of_attention.chain(recurrent) {
-        if let Some(of_layer) = places.get_mut(layer) {
-            *of_layer = Some(place);
+    let mut arena = 0;
+    for (group, (_, layers)) in config.layer_groups(by_window).iter().enumerate() {
+        for (_, layers) in config.kv_shapes(layers, KvType::F32) {
+            for (index, layer) in layers.iter().enumerate() {
+                // The layer for multi-token prediction has no place here.
+                if let Some(place) = places.get_mut(*layer) {
+                    *place = Some(StatePlace::Attention { group, arena, layer: index });
+                }
+            }
+            arena += 1;
+        }
+    }
+    let mut part = 0;
+    for (layer, parts) in config.recurrent_layers() {
+        if let Some(place) = places.get_mut(layer) {
+            *place = Some(StatePlace::Recurrent { part });
+        }
+        part += parts.len();
+    }
+    for (index, layer) in config.layers.iter().enumerate() {
+        if let Some(source) = layer.attention().and_then(|attention| attention.kv_layer) {
+            places[index] = places.get(source).copied().flatten();
         }
     }
     places

@@ -5,7 +5,7 @@
 
 use super::nn::rope::RopeLayout;
 use super::peft::{
-    GRANITE_HYBRID_MODULES, LFM2_MODULES, LLAMA_MODULES, Module, NEMOTRON_MODULES, QWEN3_NEXT_MODULES, QWEN35_MODULES,
+    GEMMA4_MODULES, GRANITE_HYBRID_MODULES, LFM2_MODULES, LLAMA_MODULES, Module, NEMOTRON_MODULES, QWEN3_NEXT_MODULES, QWEN35_MODULES,
 };
 
 pub use crate::backend::Activation;
@@ -237,6 +237,15 @@ pub struct DecoderFamily {
     pub yarn_truncates: bool,
     /// The default width of a head, if it is not width / heads.
     pub head_width: Option<usize>,
+    /// The default width of a head in layers without a window, if they have their own widths and key-value heads.
+    pub global_head_width: Option<usize>,
+    /// The factor of scores, if it does not depend on the width of a head.
+    pub attention_scale: Option<f32>,
+    /// Each head of values is normalized, without weights. In layers without a projection of values, the products of `attn_k` are the values,
+    /// too.
+    pub value_norms: bool,
+    /// Layers with experts have a dense network, too; see [`FeedForwardConfig::Both`](crate::decoder_config::FeedForwardConfig::Both).
+    pub experts_beside_dense: bool,
     /// The layer count of the one model size whose GGUF files scale queries by width / heads instead of the head width.
     pub width_scaled_layer_count: Option<usize>,
     /// The mixer of layers without attention.
@@ -253,6 +262,10 @@ pub struct DecoderFamily {
     pub gated: bool,
     /// Tensors whose names in Hugging Face's files are not Llama's. The stems are those of GGUF.
     pub tensor_names: &'static [(&'static str, &'static str)],
+    /// Tensors of layers whose names in Hugging Face's files do not end in `.weight`.
+    pub bare_names: &'static [(&'static str, &'static str)],
+    /// The beginnings of the names of tensors in Hugging Face's files that texts do not need, such as those of a vision tower.
+    pub ignored_prefixes: &'static [&'static str],
     /// Checkpoints may have a layer for multi-token prediction, as Qwen3-Next has it.
     pub mtp: bool,
     /// The modules that adapters may target.
@@ -281,6 +294,34 @@ const LFM2_NAMES: &[(&str, &str)] = &[
 /// The names of Hunyuan's norms of queries and keys.
 const HUNYUAN_NAMES: &[(&str, &str)] =
     &[("attn_q_norm", "self_attn.query_layernorm"), ("attn_k_norm", "self_attn.key_layernorm")];
+
+/// The names of Gemma 4's tensors.
+const GEMMA4_NAMES: &[(&str, &str)] = &[
+    ("per_layer_token_embd", "embed_tokens_per_layer"),
+    ("per_layer_model_proj", "per_layer_model_projection"),
+    ("per_layer_proj_norm", "per_layer_projection_norm"),
+    ("inp_gate", "per_layer_input_gate"),
+    ("proj", "per_layer_projection"),
+    ("post_norm", "post_per_layer_input_norm"),
+    ("ffn_gate_inp", "router.proj"),
+    ("post_ffw_norm_1", "post_feedforward_layernorm_1"),
+    ("pre_ffw_norm_2", "pre_feedforward_layernorm_2"),
+    ("post_ffw_norm_2", "post_feedforward_layernorm_2"),
+];
+const GEMMA4_BARE_NAMES: &[(&str, &str)] = &[
+    ("layer_output_scale", "layer_scalar"),
+    ("ffn_gate_inp.scale", "router.scale"),
+    ("ffn_down_exps.scale", "router.per_expert_scale"),
+    ("ffn_gate_up_exps", "experts.gate_up_proj"),
+    ("ffn_down_exps", "experts.down_proj"),
+];
+const GEMMA4_TOWERS: &[&str] = &[
+    "model.vision_tower.",
+    "model.audio_tower.",
+    "model.embed_vision.",
+    "model.embed_audio.",
+    "model.vision_embedder.",
+];
 
 /// The names of GLM-4's norms after the first one of a layer.
 const GLM4_NAMES: &[(&str, &str)] = &[
@@ -312,6 +353,10 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     ntk_alpha: false,
     yarn_truncates: true,
     head_width: None,
+    global_head_width: None,
+    attention_scale: None,
+    value_norms: false,
+    experts_beside_dense: false,
     width_scaled_layer_count: None,
     recurrent: None,
     output_gate: false,
@@ -321,6 +366,8 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     gated: true,
     mtp: false,
     tensor_names: &[],
+    bare_names: &[],
+    ignored_prefixes: &[],
     adapter_modules: LLAMA_MODULES,
     experts: None,
 };
@@ -493,6 +540,25 @@ pub const FAMILIES: &[DecoderFamily] = &[
         rope_base: 1_000_000.,
         local_rope: LocalRope::OwnBase(10_000.),
         width_scaled_layer_count: Some(62),
+        ..GEMMA
+    },
+    DecoderFamily {
+        name: "gemma4",
+        model_types: &["gemma4_text", "gemma4_unified_text"],
+        zero_centred_norms: false,
+        qk_norms: Some(QkNorms::EachHead),
+        value_norms: true,
+        attention_scale: Some(1.),
+        global_head_width: Some(512),
+        norms: NormPlacement::BeforeAndAfter,
+        windows: SlidingWindows::AllExceptEvery(6),
+        rope_base: 1_000_000.,
+        local_rope: LocalRope::OwnBase(10_000.),
+        experts_beside_dense: true,
+        tensor_names: GEMMA4_NAMES,
+        bare_names: GEMMA4_BARE_NAMES,
+        ignored_prefixes: GEMMA4_TOWERS,
+        adapter_modules: GEMMA4_MODULES,
         ..GEMMA
     },
     DecoderFamily {

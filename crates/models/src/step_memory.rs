@@ -1,7 +1,7 @@
 //! An upper bound of the memory that a step of a decoder needs besides weights and KV cache.
 
 use super::backend::{AttentionShape, Recurrent, batch_rows};
-use super::decoder_config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
+use super::decoder_config::{DecoderConfig, LayerConfig, MixerConfig};
 use super::kv::blocks_for;
 
 /// The maximum size of a step.
@@ -79,18 +79,27 @@ fn floats_per_token(config: &DecoderConfig) -> usize {
         shared
             + match feed_forward {
                 None => tensors(queries, 0, 5),
-                Some(FeedForwardConfig::Dense(dense)) => tensors(queries, dense.inner, 5),
-                // Also the scores of the router, selected experts, and the gathered inputs and outputs of an expert.
-                Some(FeedForwardConfig::Sparse(experts)) => {
-                    let inner = experts.inner.max(experts.shared.map_or(0, |shared| shared.inner));
-                    tensors(queries, inner, 7) + experts.count + 8 * experts.routing.experts_per_token
+                Some(plan) => {
+                    let dense = plan.dense().map_or(0, |dense| dense.inner);
+                    // Beside experts, there are the normalized inputs of both, and the output of the dense network.
+                    let both = if dense > 0 { 3 * config.width } else { 0 };
+                    match plan.experts() {
+                        None => tensors(queries, dense, 5),
+                        // Also the scores of the router, selected experts, and the gathered inputs and outputs of an expert.
+                        Some(experts) => {
+                            let inner = dense.max(experts.inner).max(experts.shared.map_or(0, |shared| shared.inner));
+                            both + tensors(queries, inner, 7) + experts.count + 8 * experts.routing.experts_per_token
+                        }
+                    }
                 }
             }
     };
+    // The parts of all layers, and copies of them while they are computed, in another order or of some tokens.
+    let per_layer = config.per_layer.map_or(0, |plan| 4 * plan.width * config.layers.len());
     // The layer for multi-token prediction has inputs of the size of two embeddings, made of pairs of copies. The hidden states of all tokens
     // are kept meanwhile.
     let mtp = if config.mtp.is_some() { 12 * config.width } else { 0 };
-    mtp + config.layers.iter().map(of_layer).max().unwrap_or(0)
+    mtp + per_layer + config.layers.iter().map(of_layer).max().unwrap_or(0)
 }
 
 /// The memory, in floats, of `count` activations that are prepared for products: as bf16, and as 8-bit codes with 16 bytes
@@ -103,7 +112,7 @@ fn quantised_floats(count: usize) -> usize {
 mod tests {
     use super::StepLimits;
     use crate::backend::{Cpu, Routing};
-    use crate::decoder_config::{DecoderConfig, FeedForwardConfig, MoeConfig};
+    use crate::decoder_config::{DecoderConfig, FeedForwardConfig, MoeConfig, PerLayerConfig};
     use crate::decoder_family::Activation;
 
     fn scratch_bytes(config: &DecoderConfig, step: &StepLimits) -> u64 {
@@ -147,6 +156,14 @@ mod tests {
         config.layers[1].parallel = true;
         let added = scratch_bytes(&config, &STEP) - scratch_bytes(&DecoderConfig::for_tests(), &STEP);
         assert_eq!(added, 4 * 40 * 64, "its input, while attention computes");
+    }
+
+    #[test]
+    fn per_layer_embeddings_raise_the_bound() {
+        let mut config = DecoderConfig::for_tests();
+        config.per_layer = Some(PerLayerConfig { width: 32, activation: Activation::GeluTanh });
+        let added = scratch_bytes(&config, &STEP) - scratch_bytes(&DecoderConfig::for_tests(), &STEP);
+        assert!(added >= 4 * 40 * 3 * 2 * 32, "projections, embeddings, and both in the order of layers");
     }
 
     #[test]

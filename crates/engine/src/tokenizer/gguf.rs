@@ -1,9 +1,10 @@
-//! Builds the tokenizer of a GGUF file: byte-level BPE (`tokenizer.ggml.model = gpt2`) with the `tokenizers` crate, or
-//! SentencePiece BPE (`llama`).
+//! Builds the tokenizer of a GGUF file: byte-level BPE (`tokenizer.ggml.model = gpt2`) or BPE of characters (`gemma4`) with the `tokenizers`
+//! crate, or SentencePiece BPE (`llama`).
 
 use std::collections::{HashMap, HashSet};
 
-use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::models::bpe::{BPE, Merges, Vocab};
+use tokenizers::normalizers::Replace;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::byte_alphabet::{META_SPACE, byte_fallback, decode_byte_level, decode_piece, restore_spaces};
@@ -32,6 +33,8 @@ const BYTE: i64 = 6;
 pub enum Kind {
     ByteLevelBpe(&'static PreTokenizer),
     SentencePiece,
+    /// BPE of characters with ranked merges, and otherwise as SentencePiece: spaces are `▁`, and unknown characters become bytes.
+    CharacterBpe,
 }
 
 /// Checks that the file's tokenizer is supported. Cheap.
@@ -44,8 +47,9 @@ pub fn check(metadata: &Metadata) -> Result<Kind, String> {
             Err("a tokenizer that removes whitespace is not supported".to_owned())
         }
         Some("llama") => Ok(Kind::SentencePiece),
+        Some("gemma4") => Ok(Kind::CharacterBpe),
         Some(other) => Err(format!(
-            "the tokenizer '{other}' is not supported; supported: gpt2 (byte-level BPE) and llama (SentencePiece)"
+            "the tokenizer '{other}' is not supported; supported: gpt2 (byte-level BPE), llama (SentencePiece) and gemma4 (BPE of characters)"
         )),
         None => Err("the file has no tokenizer (tokenizer.ggml.model)".to_owned()),
     }
@@ -188,6 +192,10 @@ impl ChatTokenizer {
                 )
             }
             Kind::SentencePiece => (sentencepiece(&table)?, Some(1), Some(2), true),
+            Kind::CharacterBpe => {
+                let tokenizer = Box::new(character_bpe(&table)?);
+                (Encoder::HuggingFace { tokenizer, after_special: None, continuation: None }, None, None, true)
+            }
         };
         let eos = table.id("tokenizer.ggml.eos_token_id").or(eos);
         let eos_ids = EOS_TOKENS.iter().filter_map(|text| special_tokens.id(text)).chain(eos);
@@ -219,8 +227,8 @@ pub fn has_fim_tokens(metadata: &Metadata) -> bool {
 fn token_bytes(table: &GgufVocabulary<'_>, kind: Kind, id: usize, text: &str) -> Vec<u8> {
     match kind {
         _ if table.special(id, text) => text.as_bytes().to_vec(),
-        Kind::SentencePiece if table.is(id, BYTE) => decode_piece(text),
-        Kind::SentencePiece => restore_spaces(text).into_bytes(),
+        Kind::SentencePiece | Kind::CharacterBpe if table.is(id, BYTE) => decode_piece(text),
+        Kind::SentencePiece | Kind::CharacterBpe => restore_spaces(text).into_bytes(),
         Kind::ByteLevelBpe(_) if table.is(id, USER_DEFINED) => text.as_bytes().to_vec(),
         Kind::ByteLevelBpe(_) => decode_byte_level(text),
     }
@@ -232,6 +240,37 @@ fn byte_level_bpe(
     pre_tokenizer: &PreTokenizer,
     keep: impl Fn(usize, &str) -> bool,
 ) -> Result<Tokenizer, String> {
+    let (vocabulary, merges) = vocabulary_and_merges(table, keep)?;
+    let bpe = BPE::builder().vocab_and_merges(vocabulary, merges).ignore_merges(pre_tokenizer.ignore_merges);
+    let mut tokenizer = Tokenizer::new(bpe.build().map_err(wrong)?);
+    tokenizer.with_pre_tokenizer(Some(pre_tokenizer.build().map_err(wrong)?));
+    with_user_defined(table, tokenizer)
+}
+
+/// BPE of characters. As in llama.cpp, no token has both line breaks and other characters.
+fn character_bpe(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
+    let (vocabulary, merges) = vocabulary_and_merges(table, |id, text| !table.special(id, text))?;
+    let unknown = table.id("tokenizer.ggml.unknown_token_id").and_then(|id| table.texts.get(id as usize));
+    let unknown = unknown.filter(|text| vocabulary.contains_key(*text));
+    let mut bpe = BPE::builder().vocab_and_merges(vocabulary, merges).byte_fallback(true).fuse_unk(true);
+    if let Some(text) = unknown {
+        bpe = bpe.unk_token(text.clone());
+    }
+    let mut tokenizer = Tokenizer::new(bpe.build().map_err(wrong)?);
+    tokenizer.with_normalizer(Some(Replace::new(" ", META_SPACE).map_err(wrong)?)).map_err(wrong)?;
+    tokenizer.with_pre_tokenizer(Some(pretokenizer::lines().map_err(wrong)?));
+    with_user_defined(table, tokenizer)
+}
+
+fn wrong(error: tokenizers::Error) -> String {
+    format!("the tokenizer cannot be built: {error}")
+}
+
+/// The tokens that `keep` selects, and the merges of the file, which are checked.
+fn vocabulary_and_merges(
+    table: &GgufVocabulary<'_>,
+    keep: impl Fn(usize, &str) -> bool,
+) -> Result<(Vocab, Merges), String> {
     let merges = table.metadata.texts(MERGES).ok_or_else(|| format!("the file has no {MERGES}"))?;
     let merges = merges.iter().zip(1..).map(|(merge, number)| match merge.split_once(' ') {
         Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
@@ -242,10 +281,11 @@ fn byte_level_bpe(
     let vocabulary: Vocab = vocabulary.map(|(id, text)| (text.clone(), id as u32)).collect();
     let parts = merges.iter().map(|(left, right)| (left.as_str(), right.as_str()));
     check_merges(MERGES, parts, 0, |text| vocabulary.contains_key(text))?;
-    let wrong = |error: tokenizers::Error| format!("the tokenizer cannot be built: {error}");
-    let bpe = BPE::builder().vocab_and_merges(vocabulary, merges).ignore_merges(pre_tokenizer.ignore_merges);
-    let mut tokenizer = Tokenizer::new(bpe.build().map_err(wrong)?);
-    tokenizer.with_pre_tokenizer(Some(pre_tokenizer.build().map_err(wrong)?));
+    Ok((vocabulary, merges))
+}
+
+/// Adds the user-defined tokens, which are found in texts before anything else.
+fn with_user_defined(table: &GgufVocabulary<'_>, mut tokenizer: Tokenizer) -> Result<Tokenizer, String> {
     let defined = table.user_defined().map(|(_, text)| AddedToken::from(text.clone(), false).normalized(false));
     tokenizer.add_tokens(defined.collect::<Vec<_>>()).map_err(wrong)?;
     Ok(tokenizer)

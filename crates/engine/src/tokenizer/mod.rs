@@ -36,7 +36,7 @@ pub use vocabulary::Vocabulary;
 /// middle of a fill-in-the-middle prompt.
 #[rustfmt::skip]
 const EOS_TOKENS: &[&str] = &[
-    "<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end|>", "<|end_of_text|>", "<|eom_id|>", "<end_of_turn>",
+    "<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end|>", "<|end_of_text|>", "<|eom_id|>", "<end_of_turn>", "<turn|>",
     "▁<EOT>", "<EOT>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
 ];
 

@@ -79,6 +79,11 @@ const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PreTokenizer { names: &["dbrx", "glm4", "chatglm-bpe"], rules: &[LLAMA3], ignore_merges: false, add_bos: false },
 ];
 
+/// Splits texts into runs of line breaks and what is between them, as llama.cpp does for Gemma 4.
+pub fn lines() -> Result<Split, tokenizers::Error> {
+    Split::new(SplitPattern::Regex(r"[^\n]+|[\n]+".to_owned()), Isolated, false)
+}
+
 /// The pre-tokenizer of this name. The error lists the supported names.
 pub fn find(name: &str) -> Result<&'static PreTokenizer, String> {
     PRE_TOKENIZERS.iter().find(|pre_tokenizer| pre_tokenizer.names.contains(&name)).ok_or_else(|| {

@@ -75,10 +75,20 @@ fn byte_level_bpe_in_gguf_matches_tokenizer_json() {
 }
 
 #[test]
+fn bpe_of_characters_in_gguf_matches_tokenizer_json() {
+    let (tokens, vocabulary) = gguf("gemma4");
+    check("gemma4", &tokens);
+    for text in ["hello  world\n\n", "🦀 Grüße\t1234", "\u{1F469}\u{200D}\u{1F52C}    y"] {
+        assert_eq!(String::from_utf8(bytes(&vocabulary, &tokens.encode(text))).unwrap(), text);
+    }
+    assert!(vocabulary.eos_ids().is_empty() && vocabulary.is_control(1) && vocabulary.visible(1).is_empty());
+}
+
+#[test]
 fn tokenizer_json_matches_the_tokenizers_library() {
     let byte_level =
         ["smollm", "llama3", "qwen2", "qwen2-nfc", "tekken", "gpt2", "seed-coder", "deepseek-v3", "tiny-aya", "gpt-4o"];
-    for name in byte_level.into_iter().chain(["hub-legacy", "hub-first", "hub-strips"]) {
+    for name in byte_level.into_iter().chain(["hub-legacy", "hub-first", "hub-strips", "gemma4"]) {
         let (tokens, vocabulary) = hub(name);
         check(name, &tokens);
         if name != "qwen2-nfc" {

@@ -1,7 +1,7 @@
 //! The memory of a training.
 
 use super::options::{TrainingData, TrainingOptions, example_lengths};
-use outpost_models::decoder_config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
+use outpost_models::decoder_config::{DecoderConfig, LayerConfig, MixerConfig};
 use outpost_models::training::activation_bytes;
 
 /// Copies of an adapter's parameters in f32: the parameters, their gradients, two moments of the optimizer, the variables on
@@ -79,11 +79,14 @@ fn adapter_bytes(config: &DecoderConfig, rank: usize) -> u64 {
         };
         let inner = match feed_forward {
             None => 0,
-            Some(FeedForwardConfig::Dense(dense)) => dense.inner,
-            // Of experts, only one that computes every token has adapters.
-            Some(FeedForwardConfig::Sparse(experts)) => experts.shared.map_or(0, |shared| shared.inner),
+            Some(plan) => {
+                // Of experts, only one that computes every token has adapters.
+                let shared = plan.experts().and_then(|experts| experts.shared);
+                shared.map_or(0, |shared| shared.inner) + plan.dense().map_or(0, |dense| dense.inner)
+            }
         };
-        mixer + (width + inner) * 3
+        let per_layer = config.per_layer.map_or(0, |plan| 2 * (width + plan.width));
+        mixer + (width + inner) * 3 + per_layer
     };
     let sums: usize = config.layers.iter().map(of_layer).sum();
     (rank * sums * size_of::<f32>()) as u64

@@ -8,7 +8,7 @@ use outpost_models::gguf::GgufFile;
 use outpost_models::kv::{KvType, blocks_for};
 use outpost_models::peft::LoadedAdapter;
 use outpost_models::safetensors::ModelFolder;
-use outpost_models::state_layout::{StateKind, StateUpdate};
+use outpost_models::state_layout::{StateGroup, StateKind, StateUpdate};
 use outpost_models::weights::Weights;
 
 use crate::decoder_cases::{Case, Cases, cases, expected, root};
@@ -223,7 +223,7 @@ fn embeddings_replace_tokens<B: Recurrent>(backend: &B) {
 #[test]
 fn a_token_has_the_same_logits_alone_and_among_all() {
     let prompt: Vec<u32> = (0..24).map(|index| index * 7 % 64).collect();
-    for name in ["llama", "olmo2", "cohere2", "gpt-oss"] {
+    for name in ["llama", "olmo2", "cohere2", "gpt-oss", "gemma4", "gemma4-per-layer"] {
         let model = Format::Safetensors.load(name, &Cpu::new(2));
         let tables: Vec<Vec<u32>> = model.state_groups(KvType::F32).iter().map(|_| vec![0, 1]).collect();
         let [all, last] = [LogitsAt::All, LogitsAt::Last].map(|logits| {
@@ -233,6 +233,81 @@ fn a_token_has_the_same_logits_alone_and_among_all() {
         });
         assert_eq!((all.len(), last.len()), (24 * 64, 64));
         assert!(difference(&all[23 * 64..], &last) < 1e-5, "{name}");
+    }
+}
+
+/// Layers after the last one with keys and values of its own compute only the tokens with logits.
+fn rows_of_a_batch_equal_those_alone<B: Recurrent>(backend: &B) {
+    let text = |seed: u32, count: u32| (0..count).map(|index| (index * 7 + seed) % 64).collect::<Vec<u32>>();
+    let texts = [text(1, 24), text(2, 17), text(3, 9), text(4, 1)];
+    let wanted = [LogitsAt::Last, LogitsAt::None, LogitsAt::All, LogitsAt::Last];
+    for name in ["gemma4-per-layer", "gemma4-experts", "gemma4"] {
+        let model = Format::Safetensors.load(name, backend);
+        let compute = |rows: &[usize]| {
+            let mut arenas = model.new_arenas(KvType::F32);
+            (0..8).for_each(|id| arenas.ensure_positions(id).unwrap());
+            let tables: Vec<Vec<Vec<u32>>> = (0..4).map(|index| vec![vec![2 * index, 2 * index + 1]]).collect();
+            let rows: Vec<_> = rows.iter().map(|index| row(&texts[*index], &tables[*index], wanted[*index])).collect();
+            let mut logits = model.forward(&rows, &mut arenas).unwrap();
+            logits.rows().iter().map(|row| row.concat()).collect::<Vec<_>>()
+        };
+        let together = compute(&[0, 1, 2, 3]);
+        assert_eq!(together.iter().map(Vec::len).collect::<Vec<_>>(), [64, 0, 9 * 64, 64], "{name}");
+        for (index, together) in together.iter().enumerate() {
+            let difference = difference(&compute(&[index])[0], together);
+            assert!(difference <= candle_tolerance(1e-4, 0.05), "{name}, row {index}: {difference}");
+        }
+    }
+}
+
+#[test]
+fn rows_of_a_batch_equal_those_alone_on_every_device() {
+    rows_of_a_batch_equal_those_alone(&Cpu::new(2));
+    rows_of_a_batch_equal_those_alone(&candle());
+}
+
+/// Keys and values of layers with different heads are in arenas of their own, and of layers that share them in none.
+#[test]
+fn layers_of_different_sizes_have_arenas_of_their_own() {
+    let bytes = |name: &str| {
+        let by_window = Format::Safetensors.load(name, &Cpu::new(2)).state_groups(KvType::F16);
+        let whole = Format::Safetensors.load(name, &candle()).state_groups(KvType::F16);
+        let bytes = |groups: &[StateGroup]| groups.iter().map(|group| group.block_bytes).collect::<Vec<_>>();
+        [bytes(&by_window), bytes(&whole)]
+    };
+    // Keys and values of 16 positions in two bytes each: one head of 32, and twice two heads of 16.
+    let global = 2 * 16 * 2 * 32;
+    assert_eq!(bytes("gemma4"), [vec![global, 2 * global], vec![3 * global]]);
+    // Two heads of 32, and two of 16; two more layers share them.
+    assert_eq!(bytes("gemma4-per-layer"), [vec![2 * global, global], vec![3 * global]]);
+}
+
+#[test]
+fn blocks_of_several_arenas_are_saved_and_restored() {
+    let prompt: Vec<u32> = (0..32).map(|index| index * 7 % 64).collect();
+    let model = Format::Safetensors.load("gemma4-per-layer", &candle());
+    let (mut first, mut second) = (model.new_arenas(KvType::F16), model.new_arenas(KvType::F16));
+    let tables = vec![vec![0, 1, 2]];
+    (0..3).for_each(|id| first.ensure_positions(id).unwrap());
+    (0..3).for_each(|id| second.ensure_positions(id).unwrap());
+    model.forward(&[row(&prompt, &tables, LogitsAt::None)], &mut first).unwrap();
+    for block in 0..2 {
+        let mut saved = Vec::new();
+        first.save(0, block, &mut saved).unwrap();
+        assert!(second.load(0, block, &saved[..saved.len() - 1]).is_err() && second.load(0, block, &saved[..7]).is_err());
+        second.load(0, block, &saved).unwrap();
+    }
+    let next = BatchRow { start: 32, ..row(&[5], &tables, LogitsAt::Last) };
+    let [one, other] = [&mut first, &mut second].map(|arenas| model.forward(&[next], arenas).unwrap().values);
+    assert_eq!(one, other);
+}
+
+#[test]
+fn decoders_whose_layers_differ_do_not_encode_texts() {
+    for name in ["gemma4", "gemma4-per-layer"] {
+        let folder = ModelFolder::open(&root().join(name)).unwrap();
+        let error = Decoder::load_headless(&folder, None, &Cpu::new(1)).err().unwrap().to_string();
+        assert!(error.contains("share keys and values"), "{error}");
     }
 }
 
@@ -254,6 +329,8 @@ fn blocks_that_fell_out_of_a_window_are_not_read() {
         ("exaone4-window", 8),
         ("cohere2", 8),
         ("gpt-oss", 8),
+        ("gemma4", 8),
+        ("gemma4-per-layer", 8),
     ];
     for (name, window) in cases {
         let model = Format::Safetensors.load(name, &Cpu::new(2));

@@ -98,6 +98,8 @@ fn peft_name(family: &str, tensor: &str) -> String {
         "ssm_alpha" => "linear_attn.in_proj_a",
         "ssm_beta" => "linear_attn.in_proj_b",
         "ssm_out" => "linear_attn.out_proj",
+        "inp_gate" => "per_layer_input_gate",
+        "proj" => "per_layer_projection",
         other => panic!("{other}"),
     };
     format!("base_model.model.model.layers.{layer}.{name}")
@@ -417,6 +419,8 @@ fn written_adapters_compute_like_the_trained_parameters() {
         ("glm4", Format::Gguf, Some(Format::Safetensors)),
         ("cohere2", Format::Safetensors, Some(Format::Gguf)),
         ("gpt-oss", Format::Gguf, Some(Format::Safetensors)),
+        ("gemma4", Format::Safetensors, Some(Format::Gguf)),
+        ("gemma4-per-layer", Format::Gguf, Some(Format::Safetensors)),
     ] {
         let decoder = format.load(name, &candle());
         let parameters = random_parameters(&decoder, 4.5);

@@ -21,10 +21,10 @@ pub(super) struct KvLayer<'a, B: PagedAttention> {
 #[derive(Debug)]
 pub(super) struct Attention<B: PagedAttention> {
     attn_q: Linear<B>,
-    attn_k: Linear<B>,
-    attn_v: Linear<B>,
+    /// `None`: the layer reads the keys and values of another one.
+    kv: Option<KeysAndValues<B>>,
     pub attn_output: Linear<B>,
-    qk_norms: Option<[GroupedNorm<B>; 2]>,
+    q_norm: Option<GroupedNorm<B>>,
     /// A score of each head that joins the sum of the softmax: `[heads]`.
     sinks: Option<B::Vector>,
     norms_after_rope: bool,
@@ -36,11 +36,22 @@ pub(super) struct Attention<B: PagedAttention> {
     output_gate: bool,
 }
 
+/// What computes the keys and values of a layer.
+#[derive(Debug)]
+struct KeysAndValues<B: PagedAttention> {
+    attn_k: Linear<B>,
+    /// `None`: see [`AttentionConfig::keys_as_values`].
+    attn_v: Option<Linear<B>>,
+    k_norm: Option<GroupedNorm<B>>,
+    /// See [`AttentionConfig::value_norms`].
+    v_norm: Option<Norm<B>>,
+}
+
 /// Queries, keys and values after RoPE, and the gate of the output if there is one.
 struct Projected<B: PagedAttention> {
     q: Tensor<B>,
-    k: Tensor<B>,
-    v: Tensor<B>,
+    /// `None`: they are those of another layer.
+    kv: Option<[Tensor<B>; 2]>,
     gate: Option<Tensor<B>>,
 }
 
@@ -56,8 +67,8 @@ impl<B: PagedAttention> Attention<B> {
             let fused = Candidate { stem: stem("attn_qkv"), first, total: query_rows + 2 * kv };
             loader.linear(&[Candidate::whole(stem(suffix), rows), fused], rows, width, plan.biases)
         };
-        let qk_norms = |kind| {
-            let norm = |suffix, heads| match kind {
+        let norm = |suffix, heads| {
+            let norm = |kind| match kind {
                 QkNorms::EachHead | QkNorms::EachHeadAfterRope => {
                     Norm::load(loader, &stem(suffix), head_width, config.norm).map(GroupedNorm::shared)
                 }
@@ -69,14 +80,27 @@ impl<B: PagedAttention> Attention<B> {
                     GroupedNorm::new(loader.backend(), weights, heads, config.norm.kind, config.norm.epsilon)
                 }
             };
-            Ok::<_, ModelError>([norm("attn_q_norm", heads)?, norm("attn_k_norm", kv_heads)?])
+            plan.qk_norms.map(norm).transpose()
+        };
+        let attn_q = projection("attn_q", 0, query_rows)?;
+        let kv = match plan.kv_layer {
+            Some(_) => {
+                // Checkpoints have them nevertheless.
+                ["attn_k", "attn_v", "attn_k_norm"].iter().for_each(|suffix| loader.ignore(&stem(suffix)));
+                None
+            }
+            None => Some(KeysAndValues {
+                attn_k: projection("attn_k", query_rows, kv)?,
+                attn_v: (!plan.keys_as_values).then(|| projection("attn_v", query_rows + kv, kv)).transpose()?,
+                k_norm: norm("attn_k_norm", kv_heads)?,
+                v_norm: plan.value_norms.then(|| value_norm(loader, config, head_width)).transpose()?,
+            }),
         };
         Ok(Self {
-            attn_q: projection("attn_q", 0, query_rows)?,
-            attn_k: projection("attn_k", query_rows, kv)?,
-            attn_v: projection("attn_v", query_rows + kv, kv)?,
+            attn_q,
+            kv,
             attn_output: loader.linear(&[Candidate::whole(stem("attn_output"), width)], width, queries, false)?,
-            qk_norms: plan.qk_norms.map(qk_norms).transpose()?,
+            q_norm: norm("attn_q_norm", heads)?,
             sinks: plan
                 .sinks
                 .then(|| loader.backend().vector(loader.vector(&stem("attn_sinks"), heads)?))
@@ -89,7 +113,8 @@ impl<B: PagedAttention> Attention<B> {
         })
     }
 
-    /// Writes the keys and values of the tokens to the KV cache, and returns the attention of the tokens.
+    /// Writes the keys and values of the tokens to the KV cache, unless they are those of another layer, and returns the attention of the
+    /// tokens.
     pub fn forward(
         &self,
         ctx: &Context<'_, B>,
@@ -97,9 +122,11 @@ impl<B: PagedAttention> Attention<B> {
         angles: &[Angles<B>],
         KvLayer { arena, batch, layer }: KvLayer<'_, B>,
     ) -> Result<Tensor<B>> {
-        let Projected { q, k, v, gate } = self.project(ctx, &normed, angles)?;
+        let Projected { q, kv, gate } = self.project(ctx, &normed, angles)?;
         drop(normed);
-        ctx.write_kv(arena, layer, batch, [&k, &v])?;
+        if let Some([k, v]) = kv {
+            ctx.write_kv(arena, layer, batch, [&k, &v])?;
+        }
         gated(ctx, ctx.kv_attention(arena, layer, batch, &self.shape, self.sinks.as_ref(), &q)?, gate)
     }
 
@@ -111,25 +138,50 @@ impl<B: PagedAttention> Attention<B> {
         angles: &[Angles<B>],
         KvLayer { arena, batch, layer }: KvLayer<'_, B>,
     ) -> Result<()> {
-        let [k, v] = Linear::forward_all(ctx, [&self.attn_k, &self.attn_v], normed)?;
-        ctx.write_kv(arena, layer, batch, [&self.place_keys(ctx, k, angles)?, &v])
+        let Some(own) = &self.kv else { return Ok(()) };
+        let [k, v] = match &own.attn_v {
+            Some(attn_v) => Linear::forward_all(ctx, [&own.attn_k, attn_v], normed)?,
+            None => with_copy(ctx, own.attn_k.forward(ctx, normed)?)?,
+        };
+        let [k, v] = self.place_kv(ctx, own, [k, v], angles)?;
+        ctx.write_kv(arena, layer, batch, [&k, &v])
     }
 
     fn project(&self, ctx: &Context<'_, B>, normed: &Tensor<B>, angles: &[Angles<B>]) -> Result<Projected<B>> {
-        let [mut q, k, v] = Linear::forward_all(ctx, [&self.attn_q, &self.attn_k, &self.attn_v], normed)?;
+        let (mut q, kv) = match &self.kv {
+            None => (self.attn_q.forward(ctx, normed)?, None),
+            Some(own @ KeysAndValues { attn_k, attn_v: Some(attn_v), .. }) => {
+                let [q, k, v] = Linear::forward_all(ctx, [&self.attn_q, attn_k, attn_v], normed)?;
+                (q, Some((own, [k, v])))
+            }
+            Some(own @ KeysAndValues { attn_k, attn_v: None, .. }) => {
+                let [q, k] = Linear::forward_all(ctx, [&self.attn_q, attn_k], normed)?;
+                (q, Some((own, with_copy(ctx, k)?)))
+            }
+        };
         let mut gate = None;
         if self.output_gate {
             let [queries, gates] = self.split_queries(ctx, q)?;
             (q, gate) = (queries, Some(gates));
         }
-        let norm = self.qk_norms.as_ref().map(|[norm, _]| norm);
-        let q = self.place(ctx, q, norm, self.shape.heads, angles)?;
-        Ok(Projected { q, k: self.place_keys(ctx, k, angles)?, v, gate })
+        let q = self.place(ctx, q, self.q_norm.as_ref(), self.shape.heads, angles)?;
+        let kv = kv.map(|(own, kv)| self.place_kv(ctx, own, kv, angles)).transpose()?;
+        Ok(Projected { q, kv, gate })
     }
 
-    fn place_keys(&self, ctx: &Context<'_, B>, k: Tensor<B>, angles: &[Angles<B>]) -> Result<Tensor<B>> {
-        let norm = self.qk_norms.as_ref().map(|[_, norm]| norm);
-        self.place(ctx, k, norm, self.shape.kv_heads, angles)
+    /// Normalizes keys and values, and rotates the keys to their positions.
+    fn place_kv(
+        &self,
+        ctx: &Context<'_, B>,
+        own: &KeysAndValues<B>,
+        [k, v]: [Tensor<B>; 2],
+        angles: &[Angles<B>],
+    ) -> Result<[Tensor<B>; 2]> {
+        let v = match &own.v_norm {
+            Some(norm) => ctx.norm(norm, &v)?,
+            None => v,
+        };
+        Ok([self.place(ctx, k, own.k_norm.as_ref(), self.shape.kv_heads, angles)?, v])
     }
 
     /// Normalizes the queries or keys of `heads` heads, and rotates them to their positions.
@@ -167,6 +219,22 @@ impl<B: PagedAttention> Attention<B> {
     }
 }
 
+/// The norm of each head of values, which has no weights.
+fn value_norm<B: PagedAttention>(
+    loader: &Loader<'_, B>,
+    config: &DecoderConfig,
+    head_width: usize,
+) -> Result<Norm<B>> {
+    let weight = loader.backend().vector(vec![1.; head_width])?;
+    Ok(Norm { kind: config.norm.kind, weight, bias: None, epsilon: config.norm.epsilon })
+}
+
+/// Products that are keys and values.
+fn with_copy<B: PagedAttention>(ctx: &Context<'_, B>, k: Tensor<B>) -> Result<[Tensor<B>; 2]> {
+    let v = ctx.copy(&k)?;
+    Ok([k, v])
+}
+
 /// `attention · sigmoid(gate)`
 fn gated<B: PagedAttention>(ctx: &Context<'_, B>, attention: Tensor<B>, gate: Option<Tensor<B>>) -> Result<Tensor<B>> {
     let Some(mut gate) = gate else { return Ok(attention) };
@@ -175,15 +243,20 @@ fn gated<B: PagedAttention>(ctx: &Context<'_, B>, attention: Tensor<B>, gate: Op
 }
 
 impl Attention<Candle> {
-    /// The attention of whole texts, without a cache and with a graph of its operations.
+    /// The attention of whole texts, without a cache and with a graph of its operations, and their keys and values. `shared`: those of the
+    /// layer that this one reads.
     pub fn forward_texts(
         &self,
         ctx: &Context<'_, Candle>,
         normed: &Tensor<Candle>,
         texts: &[Range<usize>],
         angles: &[Angles<Candle>],
-    ) -> Result<Tensor<Candle>> {
-        let Projected { q, k, v, gate } = self.project(ctx, normed, angles)?;
-        gated(ctx, ctx.text_attention(texts, &self.shape, self.sinks.as_ref(), [&q, &k, &v])?, gate)
+        shared: Option<[Tensor<Candle>; 2]>,
+    ) -> Result<(Tensor<Candle>, [Tensor<Candle>; 2])> {
+        let Projected { q, kv, gate } = self.project(ctx, normed, angles)?;
+        let missing = || ModelError::Compute("a layer has no keys and values".to_owned());
+        let [k, v] = kv.or(shared).ok_or_else(missing)?;
+        let mixed = gated(ctx, ctx.text_attention(texts, &self.shape, self.sinks.as_ref(), [&q, &k, &v])?, gate)?;
+        Ok((mixed, [k, v]))
     }
 }

@@ -7,12 +7,12 @@ use std::ops::Range;
 
 use super::Decoder;
 use super::attention::KvLayer;
-use super::layer::{LayerState, ResidualStream};
+use super::layer::{LayerInputs, LayerState, ResidualStream};
+use super::per_layer::PerLayerInputs;
 use crate::backend::{Angles, Recurrent};
 use crate::causal_lm::CausalLm;
 use crate::decoder_config::DecoderConfig;
 use crate::error::Result;
-use crate::kv::{KvShape, KvType};
 use crate::nn::{Context, LoraDeltas};
 use crate::peft::LoadedAdapter;
 use crate::step_memory::{StepLimits, angle_floats, scratch_bytes};
@@ -40,6 +40,7 @@ struct Chunk<B: Recurrent> {
     tokens: Range<usize>,
     batch: B::Batch,
     angles: Vec<Angles<B>>,
+    per_layer: Option<PerLayerInputs<B>>,
     lora: LoraDeltas<B>,
 }
 
@@ -47,16 +48,16 @@ struct Chunk<B: Recurrent> {
 pub fn encode_pass_bytes<B: Recurrent>(config: &DecoderConfig, backend: &B, tokens: usize, texts: usize) -> u64 {
     let step = StepLimits { tokens: CHUNK, rows: CHUNK, logits: 0 };
     // The residual stream and the angles.
-    let floats = tokens * (2 * config.width + angle_floats(config));
+    let per_layer = config.per_layer.map_or(0, |plan| plan.width * config.layers.len());
+    let floats = tokens * (2 * config.width + angle_floats(config) + per_layer);
     scratch_bytes(config, backend, &step)
         + (floats * size_of::<f32>()) as u64
         + arena_bytes(kv_sizes(config), tokens, texts)
 }
 
-/// `[kv_heads, head_width]` of all layers.
+/// `[kv_heads, head_width]` of all layers; decoders whose layers differ are not loaded.
 fn kv_sizes(config: &DecoderConfig) -> [usize; 2] {
-    let KvShape { kv_heads, head_width, .. } = config.kv_shape(1, KvType::F32);
-    [kv_heads, head_width]
+    config.uniform_kv_sizes().unwrap_or_default()
 }
 
 impl<B: Recurrent> Decoder<B> {
@@ -72,16 +73,20 @@ impl<B: Recurrent> Decoder<B> {
         let tokens = text_batch.tokens();
         let angles = self.angles(tokens, || counts().map(|count| (0..count, self.is_long(count))))?;
         let arena = text_batch.arena(&self.backend, kv_sizes(&self.config))?;
+        let ids: Vec<u32> = texts.iter().flat_map(|(tokens, _)| *tokens).copied().collect();
+        let x = self.embed(ctx, &ids)?;
+        let per_layer = self.per_layer_inputs(ctx, &ids, &x)?;
         let chunk = |first: usize| {
             let chunk = first..tokens.min(first + CHUNK);
             let angles = angles.iter().map(|Angles { cos, sin }| {
                 Ok(Angles { cos: ctx.rows(cos, chunk.clone())?, sin: ctx.rows(sin, chunk.clone())? })
             });
             let (angles, batch) = (angles.collect::<Result<_>>()?, ctx.batch(text_batch.slices(&chunk))?);
-            Ok(Chunk { lora: lora.for_rows(&chunk.clone().collect::<Vec<_>>()), tokens: chunk, batch, angles })
+            let rows: Vec<usize> = chunk.clone().collect();
+            let per_layer = per_layer.as_ref().map(|inputs| inputs.for_tokens(ctx, &rows)).transpose()?;
+            Ok(Chunk { lora: lora.for_rows(&rows), tokens: chunk, batch, angles, per_layer })
         };
         let chunks = (0..tokens).step_by(CHUNK).map(chunk).collect::<Result<_>>()?;
-        let x = self.embed(ctx, &texts.iter().flat_map(|(tokens, _)| *tokens).copied().collect::<Vec<_>>())?;
         let y = ctx.zeros(x.shape())?;
         Ok(EncodePass { texts: text_batch, chunks, stream: ResidualStream { x, y }, arena, layer: 0, chunk: 0 })
     }
@@ -89,7 +94,7 @@ impl<B: Recurrent> Decoder<B> {
     /// Computes the next chunk. Returns whether it was the last chunk of the last layer.
     pub fn advance(&self, pass: &mut EncodePass<B>) -> Result<bool> {
         let EncodePass { texts, chunks, stream, arena, layer, chunk: index } = pass;
-        let Some((current, Chunk { tokens: chunk, batch, angles, lora })) =
+        let Some((current, Chunk { tokens: chunk, batch, angles, per_layer, lora })) =
             self.layers.get(*layer).zip(chunks.get(*index))
         else {
             return Ok(true);
@@ -102,7 +107,9 @@ impl<B: Recurrent> Decoder<B> {
         let output_tokens: Option<Vec<usize>> = is_last.then(|| ends.collect());
         let rows = ResidualStream { x: ctx.rows(&stream.x, chunk.clone())?, y: ctx.rows(&stream.y, chunk.clone())? };
         let state = LayerState::Attention(KvLayer { arena, batch, layer: 0 });
-        let rows = current.forward(ctx, rows, angles, output_tokens.as_deref(), Some(state))?;
+        let per_layer = per_layer.as_ref().map(|inputs| inputs.of_layer(ctx, *layer)).transpose()?;
+        let inputs = LayerInputs { angles, output_tokens: output_tokens.as_deref(), per_layer };
+        let rows = current.forward(ctx, rows, inputs, Some(state))?;
         if let Some(rows) = rows {
             for (whole, rows) in [(&mut stream.x, &rows.x), (&mut stream.y, &rows.y)] {
                 match &output_tokens {

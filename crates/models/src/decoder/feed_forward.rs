@@ -1,33 +1,86 @@
-//! The feed-forward network of a decoder layer: dense, or a mixture of experts.
+//! The feed-forward network of a decoder layer: dense, or a mixture of experts, or both.
 
-use crate::backend::{Activation, Backend, Tensor};
-use crate::decoder_config::{DenseConfig, FeedForwardConfig, MoeConfig, SharedExpertConfig};
+use crate::backend::{Activation, Backend, Norm, NormKind, Tensor};
+use crate::decoder_config::{DecoderConfig, DenseConfig, FeedForwardConfig, MoeConfig, SharedExpertConfig};
 use crate::error::{ModelError, Result};
 use crate::nn::{Context, MixtureOfExperts, Mlp, SharedExpert};
-use crate::weights::{Candidate, Loader};
+use crate::weights::{Candidate, Loader, Role};
 
 #[derive(Debug)]
 pub(super) enum FeedForward<B: Backend> {
     Dense(Mlp<B>),
     Sparse(MixtureOfExperts<B>),
+    Both(Box<DenseAndExperts<B>>),
+}
+
+/// See [`FeedForwardConfig::Both`].
+#[derive(Debug)]
+pub(super) struct DenseAndExperts<B: Backend> {
+    dense: Mlp<B>,
+    /// The norm of the output of the dense network.
+    dense_post_norm: Norm<B>,
+    experts: MixtureOfExperts<B>,
+    /// The norms of the inputs of the experts and of their router.
+    experts_norm: Norm<B>,
+    router_norm: Norm<B>,
+    /// The norm of the output of the experts.
+    experts_post_norm: Norm<B>,
 }
 
 impl<B: Backend> FeedForward<B> {
-    /// `width`: elements of the residual stream.
-    pub fn load(loader: &Loader<'_, B>, width: usize, layer: usize, plan: &FeedForwardConfig) -> Result<Self> {
-        match plan {
-            FeedForwardConfig::Dense(plan) => load_dense(loader, width, layer, plan).map(Self::Dense),
-            FeedForwardConfig::Sparse(plan) => load_mixture(loader, width, layer, plan).map(Self::Sparse),
-        }
+    pub fn load(
+        loader: &Loader<'_, B>,
+        config: &DecoderConfig,
+        layer: usize,
+        plan: &FeedForwardConfig,
+    ) -> Result<Self> {
+        let width = config.width;
+        Ok(match plan {
+            FeedForwardConfig::Dense(plan) => Self::Dense(load_dense(loader, width, layer, plan)?),
+            FeedForwardConfig::Sparse(plan) => Self::Sparse(load_mixture(loader, width, layer, plan)?),
+            FeedForwardConfig::Both(dense, experts) => {
+                let norm = |suffix: &str| Norm::load(loader, &format!("blk.{layer}.{suffix}"), width, config.norm);
+                Self::Both(Box::new(DenseAndExperts {
+                    dense: load_dense(loader, width, layer, dense)?,
+                    dense_post_norm: norm("post_ffw_norm_1")?,
+                    experts: load_mixture(loader, width, layer, experts)?,
+                    experts_norm: norm("pre_ffw_norm_2")?,
+                    router_norm: load_router_norm(loader, config, layer)?,
+                    experts_post_norm: norm("post_ffw_norm_2")?,
+                }))
+            }
+        })
     }
 
-    /// `x` and the result are `[1, tokens, 1, width]`.
-    pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
+    /// `input`, which is normalized, and the result are `[1, tokens, 1, width]`. `x`: the residual stream.
+    pub fn forward(&self, ctx: &Context<'_, B>, input: &Tensor<B>, x: &Tensor<B>) -> Result<Tensor<B>> {
         match self {
-            Self::Dense(mlp) => mlp.forward(ctx, x),
-            Self::Sparse(experts) => experts.forward(ctx, x),
+            Self::Dense(mlp) => mlp.forward(ctx, input),
+            Self::Sparse(experts) => experts.forward(ctx, input),
+            Self::Both(both) => both.forward(ctx, input, x),
         }
     }
+}
+
+impl<B: Backend> DenseAndExperts<B> {
+    fn forward(&self, ctx: &Context<'_, B>, input: &Tensor<B>, x: &Tensor<B>) -> Result<Tensor<B>> {
+        let mut out = ctx.norm(&self.dense_post_norm, &self.dense.forward(ctx, input)?)?;
+        let [experts_input, router_input] = [ctx.norm(&self.experts_norm, x)?, ctx.norm(&self.router_norm, x)?];
+        let of_experts = self.experts.forward_routed(ctx, &experts_input, &router_input)?;
+        ctx.add(&mut out, &ctx.norm(&self.experts_post_norm, &of_experts)?)?;
+        Ok(out)
+    }
+}
+
+/// The norm of a router's input: its weights are divided by the square root of the width.
+fn load_router_norm<B: Backend>(loader: &Loader<'_, B>, config: &DecoderConfig, layer: usize) -> Result<Norm<B>> {
+    if config.norm.kind != NormKind::Rms {
+        return Err(ModelError::checkpoint("routers with layer norms are not supported"));
+    }
+    let factor = (config.width as f32).sqrt().recip();
+    let weights = loader.vector(&format!("blk.{layer}.ffn_gate_inp.scale"), config.width)?.into_iter();
+    let weight = loader.backend().vector(weights.map(|weight| weight * factor).collect())?;
+    Ok(Norm { kind: config.norm.kind, weight, bias: None, epsilon: config.norm.epsilon })
 }
 
 /// Loads the network of a dense layer.
@@ -97,10 +150,16 @@ fn load_mixture<B: Backend>(
         let mlp = load_network(loader, layer, "_shexp", [width, inner], activation, gated)?;
         Ok::<_, ModelError>(SharedExpert { mlp, gate: weighted.then(gate).transpose()? })
     };
+    let scales = loader.optional_vector(&format!("blk.{layer}.ffn_down_exps.scale"), Role::Weight, count)?;
+    let scales = scales.map(|scales| {
+        let vectors: Vec<f32> = vec![0.; count].into_iter().chain(scales.iter().map(|scale| scale - 1.)).collect();
+        loader.backend().tensor(&vectors, [1, 1, 1, vectors.len()])
+    });
     Ok(MixtureOfExperts {
         router,
         routing,
         selection_bias: selection_bias.then(bias).transpose()?,
+        expert_scales: scales.transpose()?,
         experts: experts.collect::<Result<_>>()?,
         shared: shared_plan.map(shared).transpose()?,
     })

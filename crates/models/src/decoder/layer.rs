@@ -5,12 +5,13 @@ use super::attention::{Attention, KvLayer};
 use super::delta_net::DeltaNet;
 use super::feed_forward::FeedForward;
 use super::mamba2::Mamba2;
+use super::per_layer::PerLayerGate;
 use super::short_conv::ShortConv;
 use crate::backend::{Angles, Backend, Norm, Recurrent, StatePart, Tensor};
 use crate::decoder_config::{DecoderConfig, LayerConfig, MixerConfig};
 use crate::error::{ModelError, Result};
 use crate::nn::Context;
-use crate::weights::Loader;
+use crate::weights::{Loader, Role};
 
 /// The state between layers: `[1, tokens, 1, width]` each.
 #[derive(Debug)]
@@ -24,6 +25,10 @@ pub(super) struct ResidualStream<B: Backend> {
 pub(super) struct DecoderLayer<B: Recurrent> {
     mixer: Option<Sublayer<B, Mixer<B>>>,
     feed_forward: Option<Sublayer<B, FeedForward<B>>>,
+    /// See [`DecoderConfig::per_layer`].
+    per_layer: Option<PerLayerGate<B>>,
+    /// The factor of the residual stream after the layer.
+    output_scale: f32,
     /// See [`LayerConfig::parallel`].
     parallel: bool,
     /// See [`DecoderConfig::residual_scale`].
@@ -47,6 +52,22 @@ pub(super) enum Mixer<B: Recurrent> {
     ShortConv(ShortConv<B>),
     DeltaNet(DeltaNet<B>),
     Mamba2(Mamba2<B>),
+}
+
+/// What a layer needs of the tokens besides the residual stream.
+pub(super) struct LayerInputs<'a, B: Recurrent> {
+    pub angles: &'a [Angles<B>],
+    /// Only these tokens, in ascending order, pass through the rest of the layer after the mixer; `None`: all.
+    pub output_tokens: Option<&'a [usize]>,
+    /// The layer's part of the per-layer embeddings: `[1, tokens, 1, width of a part]`.
+    pub per_layer: Option<Tensor<B>>,
+}
+
+impl<'a, B: Recurrent> LayerInputs<'a, B> {
+    /// Those of a layer that computes all tokens, in a model without per-layer embeddings.
+    pub fn new(angles: &'a [Angles<B>]) -> Self {
+        Self { angles, output_tokens: None, per_layer: None }
+    }
 }
 
 /// Where a layer keeps what later tokens need of those of a step.
@@ -118,13 +139,17 @@ impl<B: Recurrent> DecoderLayer<B> {
         let feed_forward = |network| {
             Ok::<_, ModelError>(Sublayer {
                 norm: if plan.parallel { None } else { input_norm(ffn_norm)? },
-                network: FeedForward::load(loader, width, index, network)?,
+                network: FeedForward::load(loader, config, index, network)?,
                 post_norm: post_norm("post_ffw_norm")?,
             })
         };
+        let per_layer = config.per_layer.as_ref().map(|plan| PerLayerGate::load(loader, config, index, plan));
+        let scale = loader.optional_vector(&format!("blk.{index}.layer_output_scale"), Role::Weight, 1)?;
         Ok(Self {
             mixer: plan.mixer.as_ref().map(mixer).transpose()?,
             feed_forward: plan.feed_forward.as_ref().map(feed_forward).transpose()?,
+            per_layer: per_layer.transpose()?,
+            output_scale: scale.and_then(|scale| scale.first().copied()).unwrap_or(1.),
             parallel: plan.parallel,
             residual_scale: config.residual_scale,
         })
@@ -136,11 +161,11 @@ impl<B: Recurrent> DecoderLayer<B> {
         &self,
         ctx: &Context<'_, B>,
         stream: ResidualStream<B>,
-        angles: &[Angles<B>],
-        output_tokens: Option<&[usize]>,
+        inputs: LayerInputs<'_, B>,
         state: Option<LayerState<'_, B>>,
     ) -> Result<Option<ResidualStream<B>>> {
-        self.forward_with(ctx, stream, output_tokens, |mixer, normed| {
+        let LayerInputs { angles, .. } = inputs;
+        self.forward_with(ctx, stream, inputs, |mixer, normed| {
             let missing = || ModelError::Compute("a mixer has no state".to_owned());
             mixer.forward(ctx, normed, angles, state.ok_or_else(missing)?)
         })
@@ -169,7 +194,7 @@ impl<B: Recurrent> DecoderLayer<B> {
         &self,
         ctx: &Context<'_, B>,
         ResidualStream { mut x, mut y }: ResidualStream<B>,
-        output_tokens: Option<&[usize]>,
+        LayerInputs { output_tokens, mut per_layer, .. }: LayerInputs<'_, B>,
         mix: impl FnOnce(&Mixer<B>, Tensor<B>) -> Result<Tensor<B>>,
     ) -> Result<Option<ResidualStream<B>>> {
         let mut shared_input = None;
@@ -188,6 +213,7 @@ impl<B: Recurrent> DecoderLayer<B> {
             Some(tokens) if tokens.len() < x.rows() => {
                 (x, mixed) = (ctx.gather_rows(&x, tokens)?, ctx.gather_rows(&mixed, tokens)?);
                 shared_input = shared_input.map(|input| ctx.gather_rows(&input, tokens)).transpose()?;
+                per_layer = per_layer.map(|input| ctx.gather_rows(&input, tokens)).transpose()?;
                 Some(ctx.for_rows(tokens))
             }
             _ => None,
@@ -206,7 +232,19 @@ impl<B: Recurrent> DecoderLayer<B> {
                 None => add_input(ctx, sublayer.norm.as_ref(), &mut x, &y)?,
             };
             drop(y);
-            y = self.finish(ctx, sublayer, sublayer.network.forward(ctx, &input)?)?;
+            y = self.finish(ctx, sublayer, sublayer.network.forward(ctx, &input, &x)?)?;
+        }
+        if let Some(gate) = &self.per_layer {
+            let Some(input) = per_layer else {
+                return Err(ModelError::Compute("a layer has no part of the per-layer embeddings".to_owned()));
+            };
+            ctx.add(&mut x, &y)?;
+            drop(y);
+            y = gate.forward(ctx, &x, &input)?;
+        }
+        if self.output_scale != 1. {
+            ctx.multiply(&mut x, self.output_scale)?;
+            ctx.multiply(&mut y, self.output_scale)?;
         }
         Ok(Some(ResidualStream { x, y }))
     }

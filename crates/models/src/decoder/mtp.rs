@@ -8,7 +8,7 @@
 //! is not known, as at the first position.
 
 use super::attention::KvLayer;
-use super::layer::{DecoderLayer, LayerState, ResidualStream};
+use super::layer::{DecoderLayer, LayerInputs, LayerState, ResidualStream};
 use super::rows::logit_tokens;
 use crate::backend::{Angles, Norm, PagedAttention, Recurrent, Tensor};
 use crate::causal_lm::{BatchRow, LogitsAt};
@@ -93,7 +93,7 @@ impl<B: Recurrent> MtpHead<B> {
         let x = self.input(ctx, embeddings, hidden)?;
         let stream = ResidualStream { y: ctx.zeros(x.shape())?, x };
         let kv = LayerState::Attention(KvLayer { arena, batch, layer: self.kv_layer });
-        let Some(mut stream) = self.layer.forward(ctx, stream, angles, None, Some(kv))? else {
+        let Some(mut stream) = self.layer.forward(ctx, stream, LayerInputs::new(angles), Some(kv))? else {
             return Err(ModelError::Compute("a draft has no tokens".to_owned()));
         };
         ctx.add_norm(self.shared_head_norm.as_ref().unwrap_or(output_norm), &mut stream.x, &stream.y)

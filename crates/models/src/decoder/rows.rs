@@ -41,6 +41,32 @@ pub(super) fn sequence_slices(rows: &[BatchRow<'_>], group: usize) -> Result<Vec
     Ok(sequences)
 }
 
+/// The tokens with logits as sequences with their block tables of a group. They follow each other in the order of the rows.
+pub(super) fn logit_slices(rows: &[BatchRow<'_>], group: usize) -> Result<Vec<SequenceSlice>> {
+    let mut offset = 0;
+    let mut slices = Vec::new();
+    for (row, slice) in rows.iter().zip(sequence_slices(rows, group)?) {
+        let count = match row.logits {
+            LogitsAt::None => continue,
+            LogitsAt::Last => 1,
+            LogitsAt::All => slice.count,
+        };
+        slices.push(SequenceSlice { offset, count, start: slice.start + slice.count - count, ..slice });
+        offset += count;
+    }
+    Ok(slices)
+}
+
+/// The tokens as per-layer embeddings have them: those with embeddings of their own have that of the first token, which is for padding.
+pub(super) fn per_layer_tokens(rows: &[BatchRow<'_>]) -> Vec<u32> {
+    let tokens = rows.iter().flat_map(|row| {
+        let is_embedded =
+            |index: usize| row.embedded.iter().any(|own| (own.first..own.first + own.count).contains(&index));
+        row.tokens.iter().enumerate().map(move |(index, token)| if is_embedded(index) { 0 } else { *token })
+    });
+    tokens.collect()
+}
+
 /// The tokens with logits as indices into the batch, in ascending order, and their number in each row.
 pub(super) fn logit_tokens(rows: &[BatchRow<'_>]) -> (Vec<usize>, Vec<usize>) {
     let mut offset = 0;

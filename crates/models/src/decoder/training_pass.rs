@@ -5,10 +5,12 @@
 //! again (activation checkpointing; Chen et al. 2016, <https://arxiv.org/abs/1604.06174>).
 //!
 //! Each layer starts from a copy of its input that is not connected to the layers before it, so other work can run
-//! between layers. candle computes the gradient of both factors of a product, also of frozen weights; an operation with
+//! between layers. So do the keys and values that later layers read; their gradients are added to those of the layer that computes them.
+//! candle computes the gradient of both factors of a product, also of frozen weights; an operation with
 //! a gradient of its own (`backend::candle::gradient`) leaves that out. Attention reads the keys and values of a text
 //! directly, because the KV cache keeps no gradients.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,8 +18,8 @@ use candle_core::{DType as ArrayType, Result as ArrayResult, Tensor as Array, Va
 use serde::{Deserialize, Serialize};
 
 use super::Decoder;
-use super::layer::ResidualStream;
-use super::layer::{DecoderLayer, Mixer};
+use super::layer::{DecoderLayer, LayerInputs, Mixer, ResidualStream};
+use super::per_layer::PerLayerInputs;
 use crate::backend::{Angles, Backend, Candle, TargetLogit, Tensor, cross_entropy, with_gradient};
 use crate::causal_lm::CausalLm;
 use crate::decoder_config::DecoderConfig;
@@ -62,16 +64,29 @@ pub struct TrainingPass {
     /// The row before each target, and the target.
     targets: Vec<(usize, u32)>,
     angles: Vec<Angles<Candle>>,
+    per_layer: Option<PerLayerInputs<Candle>>,
     layers: Vec<LayerPass>,
     /// The residual stream after the last layer: `[tokens, width]`.
     output: Array,
 }
 
-/// The residual stream before a layer, and after it with the graph of the layer, if that is kept.
+/// The residual stream before a layer, and what it has computed.
 #[derive(Debug)]
 struct LayerPass {
     input: Var,
-    output: Option<Array>,
+    /// `None`: it is computed again.
+    graph: Option<LayerGraph>,
+    /// Keys and values, if other layers read them: `[tokens, kv_width]`.
+    kv: Option<[Var; 2]>,
+}
+
+/// The results of a layer, with the graph of its operations.
+#[derive(Debug)]
+struct LayerGraph {
+    /// The residual stream after the layer.
+    output: Array,
+    /// Keys and values, if other layers read them.
+    kv: Option<[Array; 2]>,
 }
 
 impl TrainingPass {
@@ -110,13 +125,16 @@ impl Decoder<Candle> {
         let counts = || texts.iter().map(|text| text.tokens.len());
         let angles = self.angles(first, || counts().map(|count| (0..count, self.is_long(count))))?;
         let tokens: Vec<u32> = texts.iter().flat_map(|text| &text.tokens).copied().collect();
-        let output = self.embed(ctx, &tokens)?.data;
-        let mut pass = TrainingPass { texts: ranges, targets, angles, layers: Vec::new(), output };
-        for layer in &self.layers {
+        let embedded = self.embed(ctx, &tokens)?;
+        let per_layer = self.per_layer_inputs(ctx, &tokens, &embedded)?;
+        let mut pass =
+            TrainingPass { texts: ranges, targets, angles, per_layer, layers: Vec::new(), output: embedded.data };
+        for (index, layer) in self.layers.iter().enumerate() {
             let input = Var::from_tensor(&pass.output)?;
-            let output = layer_graph(ctx, layer, &pass, &input)?;
-            pass.output = output.detach();
-            pass.layers.push(LayerPass { input, output: keep_graphs.then_some(output) });
+            let graph = self.layer_graph(ctx, (index, layer), &pass, &input)?;
+            pass.output = graph.output.detach();
+            let kv = graph.kv.as_ref().map(|[k, v]| Ok::<_, ModelError>([Var::from_tensor(k)?, Var::from_tensor(v)?]));
+            pass.layers.push(LayerPass { input, kv: kv.transpose()?, graph: keep_graphs.then_some(graph) });
         }
         Ok(pass)
     }
@@ -196,39 +214,70 @@ impl Decoder<Candle> {
     ) -> Result<()> {
         let tokens = pass.texts.last().map_or(0, |text| text.end);
         let ctx = &training_context(backend, adapter, tokens);
-        for layer in self.layers.iter().rev() {
-            let Some(LayerPass { input, output }) = pass.layers.pop() else { break };
-            let output = match output {
-                Some(output) => output,
-                None => layer_graph(ctx, layer, &pass, &input)?,
+        // Those of keys and values that later layers have read.
+        let mut of_kv: BTreeMap<usize, [Array; 2]> = BTreeMap::new();
+        for (index, layer) in self.layers.iter().enumerate().rev() {
+            let Some(LayerPass { input, graph, .. }) = pass.layers.pop() else { break };
+            let graph = match graph {
+                Some(graph) => graph,
+                None => self.layer_graph(ctx, (index, layer), &pass, &input)?,
             };
-            let gradients = backward(&output, gradient)?;
+            let mut roots = vec![(graph.output, gradient)];
+            if let Some((kv, of_kv)) = graph.kv.zip(of_kv.remove(&index)) {
+                roots.extend(kv.into_iter().zip(of_kv));
+            }
+            let gradients = backward_from(roots)?;
             collect(&gradients)?;
+            if let Some((source, kv)) = self.kv_source(index, &pass) {
+                let own = |var: &Var| gradients.get(var).cloned().ok_or_else(missing_gradient);
+                let [mut k, mut v] = [own(&kv[0])?, own(&kv[1])?];
+                if let Some([other_k, other_v]) = of_kv.remove(&source) {
+                    (k, v) = ((k + other_k)?, (v + other_v)?);
+                }
+                of_kv.insert(source, [k, v]);
+            }
             gradient = gradients.get(&input).ok_or_else(missing_gradient)?.clone();
             backend.pause()?;
         }
         Ok(())
     }
-}
 
-/// The residual stream after a layer, with the graph of its operations.
-fn layer_graph(
-    ctx: &Context<'_, Candle>,
-    layer: &DecoderLayer<Candle>,
-    pass: &TrainingPass,
-    input: &Array,
-) -> Result<Array> {
-    let x = stream(input)?;
-    let y = ctx.zeros(x.shape())?;
-    let output = layer.forward_with(ctx, ResidualStream { x, y }, None, |mixer, normed| match mixer {
-        Mixer::Attention(attention) => attention.forward_texts(ctx, &normed, &pass.texts, &pass.angles),
-        Mixer::ShortConv(conv) => conv.forward_texts(ctx, &normed, &pass.texts),
-        Mixer::DeltaNet(net) => net.forward_texts(ctx, &normed, &pass.texts),
-        Mixer::Mamba2(mamba) => mamba.forward_texts(ctx, &normed, &pass.texts),
-    })?;
-    let ResidualStream { mut x, y } = output.ok_or_else(missing_gradient)?;
-    ctx.add(&mut x, &y)?;
-    Ok(x.data)
+    /// The layer whose keys and values a layer reads, and these.
+    fn kv_source<'a>(&self, layer: usize, pass: &'a TrainingPass) -> Option<(usize, &'a [Var; 2])> {
+        let source = self.config.layers.get(layer)?.attention()?.kv_layer?;
+        Some((source, pass.layers.get(source)?.kv.as_ref()?))
+    }
+
+    /// The results of a layer, with the graph of its operations.
+    fn layer_graph(
+        &self,
+        ctx: &Context<'_, Candle>,
+        (index, layer): (usize, &DecoderLayer<Candle>),
+        pass: &TrainingPass,
+        input: &Array,
+    ) -> Result<LayerGraph> {
+        let x = stream(input)?;
+        let y = ctx.zeros(x.shape())?;
+        let per_layer = pass.per_layer.as_ref().map(|inputs| inputs.of_layer(ctx, index)).transpose()?;
+        let inputs = LayerInputs { per_layer, ..LayerInputs::new(&pass.angles) };
+        let shared = self.kv_source(index, pass).map(|(_, [k, v])| Ok::<_, ModelError>([stream(k)?, stream(v)?]));
+        let (shared, mut kv) = (shared.transpose()?, None);
+        let output = layer.forward_with(ctx, ResidualStream { x, y }, inputs, |mixer, normed| match mixer {
+            Mixer::Attention(attention) => {
+                let (mixed, own) = attention.forward_texts(ctx, &normed, &pass.texts, &pass.angles, shared)?;
+                kv = self.config.is_kv_source(index).then_some(own);
+                Ok(mixed)
+            }
+            Mixer::ShortConv(conv) => conv.forward_texts(ctx, &normed, &pass.texts),
+            Mixer::DeltaNet(net) => net.forward_texts(ctx, &normed, &pass.texts),
+            Mixer::Mamba2(mamba) => mamba.forward_texts(ctx, &normed, &pass.texts),
+        })?;
+        let ResidualStream { mut x, y } = output.ok_or_else(missing_gradient)?;
+        ctx.add(&mut x, &y)?;
+        let rows = |x: Tensor<Candle>| x.data.reshape((x.rows(), x.channels));
+        let kv = kv.map(|[k, v]| Ok::<_, ModelError>([rows(k)?, rows(v)?])).transpose()?;
+        Ok(LayerGraph { output: x.data, kv })
+    }
 }
 
 fn training_context<'a>(backend: &'a Candle, adapter: &Arc<Adapter<Candle>>, tokens: usize) -> Context<'a, Candle> {
@@ -249,6 +298,24 @@ fn stream(rows: &Array) -> Result<Tensor<Candle>> {
 
 /// Computes all gradients from that of `output`.
 fn backward(output: &Array, gradient: Array) -> ArrayResult<candle_core::backprop::GradStore> {
+    root(output, gradient)?.backward()
+}
+
+/// Computes all gradients from those of several results.
+fn backward_from(roots: Vec<(Array, Array)>) -> Result<candle_core::backprop::GradStore> {
+    let mut sum: Option<Array> = None;
+    for (output, gradient) in roots {
+        let root = root(&output, gradient)?;
+        sum = Some(match sum {
+            Some(sum) => (sum + root)?,
+            None => root,
+        });
+    }
+    Ok(sum.ok_or_else(missing_gradient)?.backward()?)
+}
+
+/// A number whose gradient gives `output` this one.
+fn root(output: &Array, gradient: Array) -> ArrayResult<Array> {
     let start = Array::zeros((), ArrayType::F32, output.device())?;
-    with_gradient(output, &start, move |_| Ok(gradient.clone()))?.backward()
+    with_gradient(output, &start, move |_| Ok(gradient.clone()))
 }

@@ -7,13 +7,13 @@ use super::rope_from_config_json::ropes;
 use super::unknown_family::{UnknownFamily, unknown_modules};
 use super::{
     AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, Mamba2Config,
-    MixerConfig, MoeConfig, SharedExpertConfig, ShortConvConfig,
+    MixerConfig, MoeConfig, PerLayerConfig, SharedExpertConfig, ShortConvConfig,
 };
 use crate::backend::{ExpertGroups, NormKind, RecurrenceShape, Routing};
 use crate::config_json::ConfigJson;
 use crate::decoder_family::{
-    self, Activation, DecoderFamily, ExpertRules, LayersWithoutRope, Multipliers, NormPlacement, QkNorms,
-    RecurrentMixer, SharedExpert, SlidingWindows,
+    self, Activation, DecoderFamily, ExpertRules, LayersWithoutRope, MIXTRAL_EXPERTS, Multipliers, NormPlacement,
+    QkNorms, RecurrentMixer, SharedExpert, SlidingWindows,
 };
 use crate::error::{ModelError, Result, reject_config};
 use crate::nn::NormSpec;
@@ -51,7 +51,9 @@ impl DecoderConfig {
             None => config.required("num_hidden_layers", 1 << 10)?,
         };
         let head_width = head_width(&config, family, width, heads)?;
-        let ropes = ropes(&config, family, head_width)?;
+        let kv_heads = config.integer("num_key_value_heads", 1 << 10)?.unwrap_or(heads);
+        let sizes = head_sizes(&config, family, [kv_heads, head_width], layer_count)?;
+        let ropes = ropes(&config, family, sizes.rotated)?;
         // Gemma 2 and 3.
         let has_soft_caps = family.gemma && family.norms.is_after();
         let scale_width = config.float("query_pre_attn_scalar")?.filter(|_| has_soft_caps);
@@ -61,11 +63,11 @@ impl DecoderConfig {
         let scale = match multiplier("attention_multiplier")? {
             Some(scale) => scale,
             None if is_granite => 1.,
-            None => scale_width.unwrap_or(head_width as f32).sqrt().recip(),
+            None => family.attention_scale.unwrap_or(scale_width.unwrap_or(head_width as f32).sqrt().recip()),
         };
         let attention = AttentionConfig {
             heads,
-            kv_heads: config.integer("num_key_value_heads", 1 << 10)?.unwrap_or(heads),
+            kv_heads,
             head_width,
             window: None,
             rope: Some(0),
@@ -76,28 +78,117 @@ impl DecoderConfig {
             soft_cap: soft_cap("attn_logit_softcapping")?,
             output_gate: config.flag("attn_output_gate")?.unwrap_or(family.output_gate),
             sinks: family.attention_sinks,
+            keys_as_values: false,
+            value_norms: family.value_norms,
+            kv_layer: None,
         };
-        Self {
+        let shared = config.count("num_kv_shared_layers", 1 << 10)?;
+        let mut found = Self {
             width,
             vocabulary: vocabulary(folder)?,
             context: config.required("max_position_embeddings", 1 << 24)?,
             norm: norm(&config, family)?,
-            layers: layers(&config, family, (layer_count, ropes.len()), attention)?,
+            layers: layers(&config, family, (layer_count, ropes.len()), (attention, &sizes.of_layers))?,
             mtp: None,
             ropes,
             embedding_scale: match multiplier("embedding_multiplier")? {
                 None if family.gemma => (width as f32).sqrt(),
                 scale => scale.unwrap_or(1.),
             },
+            per_layer: per_layer(&config, family)?,
             residual_scale: multiplier("residual_multiplier")?.unwrap_or(1.),
             logit_scale: logit_scale(&config, family)?,
             logit_soft_cap: soft_cap("final_logit_softcapping")?,
             tied_embeddings: Some(tied_embeddings(&config, family)?),
             adapter_modules: family.adapter_modules,
             adapter_rope_layout: family.hugging_face_rope,
-        }
-        .check()
+        };
+        found.share_kv(shared)?;
+        widen_sharing_layers(&config, &mut found.layers)?;
+        found.check()
     }
+}
+
+/// `[kv_heads, head_width]` of each layer, and the widths of heads in layers without and with a window.
+struct HeadSizes {
+    of_layers: Vec<[usize; 2]>,
+    rotated: [usize; 2],
+}
+
+/// In families with a [`DecoderFamily::global_head_width`], layers without a window have their own sizes. `per_layer_config` lists what differs
+/// from `local` in each layer, or keys for all of these layers do.
+fn head_sizes(
+    config: &ConfigJson<'_>,
+    family: &DecoderFamily,
+    local: [usize; 2],
+    layer_count: usize,
+) -> Result<HeadSizes> {
+    let of_layers = vec![local; layer_count];
+    let Some(width) = family.global_head_width else { return Ok(HeadSizes { of_layers, rotated: [local[1]; 2] }) };
+    let windows = windows(config, family, &vec![true; layer_count])?;
+    let of_layers = match config.object("per_layer_config", "per_layer_config.")? {
+        Some(listed) => listed_head_sizes(&listed, of_layers)?,
+        None => {
+            // transformers ignores their number of heads otherwise.
+            let has_own = config.flag("attention_k_eq_v")? == Some(true);
+            let kv_heads = if has_own { config.integer("num_global_key_value_heads", 1 << 10)? } else { None };
+            let global = [kv_heads.unwrap_or(local[0]), config.integer_or("global_head_dim", width, 1 << 12)?];
+            windows.iter().map(|window| if window.is_some() { local } else { global }).collect()
+        }
+    };
+    let widths = |windowed: bool| {
+        let same = windows.iter().zip(&of_layers).filter(|(window, _)| window.is_some() == windowed);
+        let mut widths: Vec<usize> = same.map(|(_, [_, width])| *width).collect();
+        widths.dedup();
+        match widths.as_slice() {
+            [] => Ok(local[1]),
+            [width] => Ok(*width),
+            widths => reject_config(format!("layers of the same type have heads of different widths: {widths:?}")),
+        }
+    };
+    Ok(HeadSizes { rotated: [widths(false)?, widths(true)?], of_layers })
+}
+
+/// `sizes`: those of layers without an entry.
+fn listed_head_sizes(listed: &ConfigJson<'_>, mut sizes: Vec<[usize; 2]>) -> Result<Vec<[usize; 2]>> {
+    let layer_count = sizes.len();
+    for (layer, value) in listed.value.as_object().into_iter().flatten() {
+        let path = format!("{}{layer}.", listed.path);
+        let own = ConfigJson { value, path: &path };
+        let Some([kv_heads, head_width]) = layer.parse::<usize>().ok().and_then(|layer| sizes.get_mut(layer)) else {
+            return reject_config(format!("{path} is not one of {layer_count} layers"));
+        };
+        let is_unknown = |key: &&String| !["head_dim", "num_key_value_heads"].contains(&key.as_str());
+        if let Some(key) = value.as_object().and_then(|own| own.keys().find(is_unknown)) {
+            return reject_config(format!("{path}{key} is not supported"));
+        }
+        *kv_heads = own.integer_or("num_key_value_heads", *kv_heads, 1 << 10)?;
+        *head_width = own.integer_or("head_dim", *head_width, 1 << 12)?;
+    }
+    Ok(sizes)
+}
+
+fn per_layer(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Option<PerLayerConfig>> {
+    match config.count("hidden_size_per_layer_input", 1 << 12)? {
+        0 => Ok(None),
+        width => Ok(Some(PerLayerConfig { width, activation: activation(config, family)? })),
+    }
+}
+
+/// Gemma 4: the feed-forward networks of layers that read the keys and values of others may be twice as wide.
+fn widen_sharing_layers(config: &ConfigJson<'_>, layers: &mut [LayerConfig]) -> Result<()> {
+    if config.flag("use_double_wide_mlp")? != Some(true) {
+        return Ok(());
+    }
+    for layer in layers {
+        let shares = layer.attention().is_some_and(|attention| attention.kv_layer.is_some());
+        if let (true, Some(FeedForwardConfig::Dense(dense) | FeedForwardConfig::Both(dense, _))) =
+            (shares, &mut layer.feed_forward)
+        {
+            dense.inner *= 2;
+        }
+    }
+    Ok(())
 }
 
 fn norm(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<NormSpec> {
@@ -140,9 +231,11 @@ fn reject_unsupported(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result
             return reject_config(format!("weights quantised by {method} are not supported in safetensors"));
         }
     }
-    match config.flag("use_bidirectional_attention")? {
-        Some(true) => reject_config("attention that is not causal is not supported".to_owned()),
-        _ => Ok(()),
+    match config.get("use_bidirectional_attention") {
+        // Only that of pictures, which are not supported.
+        Some(Value::String(kind)) if kind == "vision" => Ok(()),
+        None | Some(Value::Bool(false)) => Ok(()),
+        Some(_) => reject_config("attention that is not causal is not supported".to_owned()),
     }
 }
 
@@ -211,7 +304,7 @@ fn clamped_swiglu(config: &ConfigJson<'_>) -> Result<Activation> {
     Ok(Activation::ClampedSwiglu)
 }
 
-/// Mixtral has `num_local_experts` and `intermediate_size`, Nemotron 3 `n_routed_experts`.
+/// Mixtral has `num_local_experts` and `intermediate_size`, Nemotron 3 `n_routed_experts`, Gemma 4 `top_k_experts`.
 fn experts(
     config: &ConfigJson<'_>,
     family: &DecoderFamily,
@@ -242,8 +335,9 @@ fn experts(
         None | Some(1) => None,
         Some(count) => Some(ExpertGroups { count, used: config.required("topk_group", 1 << 12)? }),
     };
+    let used = if family.experts_beside_dense { "top_k_experts" } else { "num_experts_per_tok" };
     let routing = Routing {
-        experts_per_token: config.required("num_experts_per_tok", 1 << 12)?,
+        experts_per_token: config.required(used, 1 << 12)?,
         weights: rules.weights,
         normalise_weights: config.flag("norm_topk_prob")?.unwrap_or(rules.normalise_weights),
         scale: config.float("routed_scaling_factor")?.unwrap_or(1.),
@@ -313,7 +407,9 @@ fn single_layers(
             (Sublayer::Sparse, Some(rules)) => {
                 feed_forward(FeedForwardConfig::Sparse(experts(config, family, rules, activation)?))
             }
-            (Sublayer::Dense | Sublayer::Sparse, _) => feed_forward(dense(config, family, activation)?),
+            (Sublayer::Dense | Sublayer::Sparse, _) => {
+                feed_forward(FeedForwardConfig::Dense(dense(config, family, activation)?))
+            }
         })
     };
     sublayers.iter().map(layer).collect()
@@ -325,8 +421,14 @@ fn feed_forward(config: &ConfigJson<'_>, family: &DecoderFamily, layer_count: us
     let activation = activation(config, family)?;
     // Granite 4 has models without experts, too.
     let has_none = config.get("num_local_experts").and_then(Value::as_u64) == Some(0);
+    if family.experts_beside_dense && config.flag("enable_moe_block")? == Some(true) {
+        let dense = dense(config, family, activation)?;
+        let experts = experts(config, family, &MIXTRAL_EXPERTS, activation)?;
+        return Ok(vec![FeedForwardConfig::Both(dense, experts); layer_count]);
+    }
+    let dense = || dense(config, family, activation).map(FeedForwardConfig::Dense);
     let Some(rules) = family.experts.as_ref().filter(|_| !has_none) else {
-        return Ok(vec![dense(config, family, activation)?; layer_count]);
+        return Ok(vec![dense()?; layer_count]);
     };
     let sparse = FeedForwardConfig::Sparse(experts(config, family, rules, activation)?);
     let leading = match config.get("num_dense_layers") {
@@ -340,25 +442,25 @@ fn feed_forward(config: &ConfigJson<'_>, family: &DecoderFamily, layer_count: us
     let step = config.integer("decoder_sparse_step", 1 << 10)?.unwrap_or(1) as u64;
     let is_sparse =
         |layer: &u64| *layer >= leading && !dense_layers.contains(layer) && (layer + 1).is_multiple_of(step);
-    let network = |layer: u64| if is_sparse(&layer) { Ok(sparse) } else { dense(config, family, activation) };
+    let network = |layer: u64| if is_sparse(&layer) { Ok(sparse) } else { dense() };
     (0..layer_count as u64).map(network).collect()
 }
 
-fn dense(config: &ConfigJson<'_>, family: &DecoderFamily, activation: Activation) -> Result<FeedForwardConfig> {
+fn dense(config: &ConfigJson<'_>, family: &DecoderFamily, activation: Activation) -> Result<DenseConfig> {
     let inner = match family.recurrent {
         Some(RecurrentMixer::ShortConv) if family.experts.is_none() => lfm2_inner(config)?,
         Some(RecurrentMixer::Mamba2) if !family.single_sublayers => config.required(GRANITE_INNER, 1 << 20)?,
         _ => config.required("intermediate_size", 1 << 20)?,
     };
-    Ok(FeedForwardConfig::Dense(DenseConfig { inner, activation, gated: family.gated }))
+    Ok(DenseConfig { inner, activation, gated: family.gated })
 }
 
-/// The plan of each of `layer_count` layers; `attention` without its window and rotary embedding, which is one of `ropes`.
+/// The plan of each of `layer_count` layers; `attention` without its window, sizes and rotary embedding, which is one of `ropes`.
 fn layers(
     config: &ConfigJson<'_>,
     family: &DecoderFamily,
     (layer_count, ropes): (usize, usize),
-    attention: AttentionConfig,
+    (attention, sizes): (AttentionConfig, &[[usize; 2]]),
 ) -> Result<Vec<LayerConfig>> {
     if let Some(sublayers) = sublayers(config, family)? {
         return single_layers(config, family, &sublayers, attention);
@@ -369,10 +471,14 @@ fn layers(
     let only_windows_rotate =
         family.without_rope == LayersWithoutRope::FullAttention && config.get("sliding_window").is_some();
     let recurrent = recurrent_mixers(config, family, layer_count)?;
-    let layer = |(((rotates, window), recurrent), feed_forward): (((bool, Option<usize>), _), _)| {
+    let has_values = !(family.value_norms && config.flag("attention_k_eq_v")? == Some(true));
+    let layer = |((((rotates, window), recurrent), feed_forward), sizes): ((((bool, Option<usize>), _), _), &[usize; 2])| {
         let rotates = rotates && (window.is_some() || !only_windows_rotate);
         let rope = rotates.then_some(if window.is_some() { ropes - 1 } else { 0 });
-        let attention = || MixerConfig::Attention(AttentionConfig { window, rope, ..attention });
+        let attention = || {
+            let ([kv_heads, head_width], keys_as_values) = (*sizes, !has_values && window.is_none());
+            MixerConfig::Attention(AttentionConfig { window, rope, kv_heads, head_width, keys_as_values, ..attention })
+        };
         LayerConfig {
             mixer: Some(Option::unwrap_or_else(recurrent, attention)),
             feed_forward: Some(feed_forward),
@@ -380,7 +486,7 @@ fn layers(
             parallel: family.parallel,
         }
     };
-    Ok(rotates.into_iter().zip(windows).zip(recurrent).zip(feed_forward).map(layer).collect())
+    Ok(rotates.into_iter().zip(windows).zip(recurrent).zip(feed_forward).zip(sizes).map(layer).collect())
 }
 
 /// The width of LFM2's feed-forward network. By default, `config.json` gives that of a network without a gate. One with a

@@ -4,7 +4,7 @@
 use super::unknown_family::{UnknownFamily, unknown_stems};
 use super::{
     AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, Mamba2Config,
-    MixerConfig, MoeConfig, SharedExpertConfig, ShortConvConfig,
+    MixerConfig, MoeConfig, PerLayerConfig, SharedExpertConfig, ShortConvConfig,
 };
 use crate::backend::{ExpertGroups, NormKind, RecurrenceShape, RouterWeights, Routing};
 use crate::decoder_family::{
@@ -52,13 +52,8 @@ impl DecoderConfig {
         if !keys.has("attention.key_length") && !width.is_multiple_of(heads) {
             return reject_config(format!("the width {width} does not divide into {heads} heads"));
         }
-        let head_width = keys.optional("attention.key_length", width / heads, 1 << 12)?;
-        let value_width = keys.optional("attention.value_length", head_width, 1 << 12)?;
-        if value_width != head_width {
-            return reject_config(format!(
-                "value heads of width {value_width} with key heads of width {head_width} are not supported"
-            ));
-        }
+        let head_width = head_width(&keys, "", width / heads)?;
+        let local_head_width = head_width_of_windows(&keys, family, head_width)?;
         let blocks = keys.required("block_count", 1 << 10)?;
         let layer_count = usize::try_from(header.draft_layers().start).unwrap_or(blocks);
         if layer_count == 0 {
@@ -76,27 +71,43 @@ impl DecoderConfig {
             rope_layout: family.rope,
             qk_norms: family.qk_norms.filter(|norms| *norms != QkNorms::EachHeadOwnWeights || has_qk_norms),
             biases: family.biases,
-            scale: keys.nonzero_float("attention.scale")?.unwrap_or((scale_width as f32).sqrt().recip()),
+            scale: match keys.nonzero_float("attention.scale")? {
+                None => family.attention_scale.unwrap_or((scale_width as f32).sqrt().recip()),
+                Some(scale) => scale,
+            },
             soft_cap: keys.nonzero_float("attn_logit_softcapping")?,
             output_gate: family.output_gate,
             sinks: family.attention_sinks,
+            keys_as_values: false,
+            value_norms: family.value_norms,
+            kv_layer: None,
+        };
+        let has_values = |layer: usize| {
+            !family.value_norms || header.tensor(&format!("blk.{layer}.attn_v.weight")).is_some()
         };
         let epsilon = match family.norm_kind {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
             NormKind::Layer => "attention.layer_norm_epsilon",
         };
         let logit_scale = keys.nonzero_float("logit_scale")?.unwrap_or(1.);
-        Self {
+        let mut found = Self {
             width,
             vocabulary: vocabulary(header)?,
             context: keys.required("context_length", 1 << 24)?,
             norm: NormSpec { kind: family.norm_kind, epsilon: keys.float(epsilon, 1e-5)?, offset: 0. },
-            ropes: ropes(&keys, family, head_width, header)?,
-            layers: layers(&keys, family, &kv_heads, attention)?,
+            ropes: ropes(&keys, family, [head_width, local_head_width], header)?,
+            layers: layers(&keys, family, &kv_heads, (attention, local_head_width), has_values)?,
             mtp: None,
             embedding_scale: match keys.nonzero_float("embedding_scale")? {
                 None if family.gemma => (width as f32).sqrt(),
                 scale => scale.unwrap_or(1.),
+            },
+            per_layer: match keys.integer("embedding_length_per_layer_input").unwrap_or(0) {
+                0 => None,
+                _ => {
+                    let width = keys.required("embedding_length_per_layer_input", 1 << 12)?;
+                    Some(PerLayerConfig { width, activation: family.activation })
+                }
             },
             residual_scale: keys.nonzero_float("residual_scale")?.unwrap_or(1.),
             // Files of Granite have the divisor.
@@ -105,9 +116,32 @@ impl DecoderConfig {
             tied_embeddings: None,
             adapter_modules: family.adapter_modules,
             adapter_rope_layout: family.hugging_face_rope,
-        }
-        .check()
+        };
+        let shared = keys.integer("attention.shared_kv_layers").unwrap_or(0);
+        found.share_kv(usize::try_from(shared).unwrap_or(usize::MAX))?;
+        found.check()
     }
+}
+
+/// The width of heads, by the keys with this ending.
+fn head_width(keys: &ArchitectureMetadata<'_>, ending: &str, default: usize) -> Result<usize, ModelError> {
+    let head_width = keys.optional(&format!("attention.key_length{ending}"), default, 1 << 12)?;
+    let value_width = keys.optional(&format!("attention.value_length{ending}"), head_width, 1 << 12)?;
+    match value_width == head_width {
+        true => Ok(head_width),
+        false => reject_config(format!(
+            "value heads of width {value_width} with key heads of width {head_width} are not supported"
+        )),
+    }
+}
+
+/// The width of heads in layers with a window.
+fn head_width_of_windows(
+    keys: &ArchitectureMetadata<'_>,
+    family: &DecoderFamily,
+    other: usize,
+) -> Result<usize, ModelError> {
+    if family.global_head_width.is_some() { head_width(keys, "_swa", other) } else { Ok(other) }
 }
 
 fn reject_unsupported(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<(), ModelError> {
@@ -160,17 +194,26 @@ fn feed_forward(
     family: &DecoderFamily,
     layer_count: usize,
 ) -> Result<Vec<FeedForwardConfig>, ModelError> {
-    let dense = || {
-        let inner = keys.required("feed_forward_length", 1 << 20)?;
-        let (activation, gated) = (family.activation, family.gated);
-        Ok(FeedForwardConfig::Dense(DenseConfig { inner, activation, gated }))
+    let lengths = || numbers_of_layers(keys, "feed_forward_length", 1 << 20, layer_count);
+    let (activation, gated) = (family.activation, family.gated);
+    let dense = |inner: usize| match inner {
+        0 => reject_config(format!("{} has a zero", keys.key("feed_forward_length"))),
+        inner => Ok(DenseConfig { inner, activation, gated }),
     };
     if keys.integer("expert_count").unwrap_or(0) == 0 {
-        return Ok(vec![dense()?; layer_count]);
+        return lengths()?.into_iter().map(|inner| Ok(FeedForwardConfig::Dense(dense(inner)?))).collect();
     }
-    let sparse = FeedForwardConfig::Sparse(experts(keys, family)?);
-    let leading = keys.integer("leading_dense_block_count").unwrap_or(0);
-    (0..layer_count as u64).map(|layer| if layer < leading { dense() } else { Ok(sparse) }).collect()
+    let experts = experts(keys, family)?;
+    if family.experts_beside_dense {
+        return lengths()?.into_iter().map(|inner| Ok(FeedForwardConfig::Both(dense(inner)?, experts))).collect();
+    }
+    let leading = usize::try_from(keys.integer("leading_dense_block_count").unwrap_or(0)).unwrap_or(usize::MAX);
+    let lengths = if leading > 0 { lengths()? } else { vec![0; layer_count] };
+    let network = |(layer, inner): (usize, usize)| match layer < leading {
+        true => dense(inner).map(FeedForwardConfig::Dense),
+        false => Ok(FeedForwardConfig::Sparse(experts)),
+    };
+    lengths.into_iter().enumerate().map(network).collect()
 }
 
 fn experts(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<MoeConfig, ModelError> {
@@ -255,7 +298,7 @@ fn numbers_of_layers(
 fn ropes(
     keys: &ArchitectureMetadata<'_>,
     family: &DecoderFamily,
-    head_width: usize,
+    [head_width, local_head_width]: [usize; 2],
     header: &Header,
 ) -> Result<Vec<RopeSpec>, ModelError> {
     // Converters write the width of other heads for families without rotary embeddings.
@@ -278,7 +321,14 @@ fn ropes(
         LocalRope::OwnBase(base) => base,
     };
     let base = keys.float("rope.freq_base_swa", base)?;
-    let local = RopeSpec { base, scaling: RopeScaling::None, ..global.clone() };
+    // Stored factors are those of layers without a window.
+    let local = match family.global_head_width {
+        None => RopeSpec { base, scaling: RopeScaling::None, ..global.clone() },
+        Some(_) => {
+            let rotated = keys.optional("rope.dimension_count_swa", local_head_width, 1 << 12)?;
+            RopeSpec { base, rotated, scaling: RopeScaling::None, stored_factors: false }
+        }
+    };
     Ok(vec![global, local])
 }
 
@@ -330,12 +380,14 @@ fn yarn(
     })
 }
 
-/// The plan of each layer; `attention` without its window, rotary embedding and key-value heads.
+/// The plan of each layer; `attention` without its window, rotary embedding, key-value heads and, if it has a window, the width of heads.
+/// `has_values`: whether a layer has a projection of values.
 fn layers(
     keys: &ArchitectureMetadata<'_>,
     family: &DecoderFamily,
     kv_heads: &[usize],
-    attention: AttentionConfig,
+    (attention, local_head_width): (AttentionConfig, usize),
+    has_values: impl Fn(usize) -> bool,
 ) -> Result<Vec<LayerConfig>, ModelError> {
     let layer_count = kv_heads.len();
     if family.single_sublayers {
@@ -362,9 +414,14 @@ fn layers(
         let has_attention = has_attention.get(layer).copied().unwrap_or(true);
         let mixer = match recurrent.filter(|_| !has_attention) {
             Some(mixer) => mixer,
-            None => {
-                MixerConfig::Attention(AttentionConfig { window: own_window, rope, kv_heads: *kv_heads, ..attention })
-            }
+            None => MixerConfig::Attention(AttentionConfig {
+                window: own_window,
+                rope,
+                kv_heads: *kv_heads,
+                head_width: if own_window.is_some() { local_head_width } else { attention.head_width },
+                keys_as_values: !has_values(layer),
+                ..attention
+            }),
         };
         LayerConfig {
             mixer: Some(mixer),

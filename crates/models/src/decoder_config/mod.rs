@@ -36,6 +36,8 @@ pub struct DecoderConfig {
     pub mtp: Option<LayerConfig>,
     /// Factor of the token embeddings.
     pub embedding_scale: f32,
+    /// A second embedding of each token, of which each layer adds a part.
+    pub per_layer: Option<PerLayerConfig>,
     /// Factor of the outputs of mixers and feed-forward networks, before they are added to the residual stream.
     pub residual_scale: f32,
     /// Factor of the logits.
@@ -48,6 +50,15 @@ pub struct DecoderConfig {
     pub adapter_modules: &'static [Module],
     /// The order in which adapters have the rows of queries and keys.
     pub adapter_rope_layout: RopeLayout,
+}
+
+/// Per-layer embeddings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PerLayerConfig {
+    /// Elements of a token's embedding for one layer.
+    pub width: usize,
+    /// The function of the gates.
+    pub activation: Activation,
 }
 
 /// The plan of a layer: a mixer, which lets tokens see each other, and a feed-forward network for each token, or one of them.
@@ -100,6 +111,12 @@ pub struct AttentionConfig {
     pub output_gate: bool,
     /// Each head has a score that joins the sum of the softmax, and has no value.
     pub sinks: bool,
+    /// There is no projection of values: the products of `attn_k` are the values, before they are normalized and rotated as keys.
+    pub keys_as_values: bool,
+    /// Each head of values is normalized, without weights.
+    pub value_norms: bool,
+    /// The earlier layer whose keys and values this one reads, with the same window and sizes. It has none of its own.
+    pub kv_layer: Option<usize>,
 }
 
 /// A gated delta network.
@@ -138,6 +155,27 @@ pub enum FeedForwardConfig {
     Dense(DenseConfig),
     /// A mixture of experts.
     Sparse(MoeConfig),
+    /// Gemma 4: a dense network, and a mixture of experts beside it. Both have norms of their own inputs and outputs, and the router has a norm,
+    /// too.
+    Both(DenseConfig, MoeConfig),
+}
+
+impl FeedForwardConfig {
+    /// The network that computes every token, if it is not a part of the mixture of experts.
+    pub fn dense(&self) -> Option<&DenseConfig> {
+        match self {
+            Self::Dense(dense) | Self::Both(dense, _) => Some(dense),
+            Self::Sparse(_) => None,
+        }
+    }
+
+    /// The mixture of experts.
+    pub fn experts(&self) -> Option<&MoeConfig> {
+        match self {
+            Self::Sparse(experts) | Self::Both(_, experts) => Some(experts),
+            Self::Dense(_) => None,
+        }
+    }
 }
 
 /// A feed-forward network.
@@ -201,6 +239,9 @@ impl DecoderSizes {
             soft_cap: None,
             output_gate: false,
             sinks: false,
+            keys_as_values: false,
+            value_norms: false,
+            kv_layer: None,
         }
     }
 }
@@ -239,6 +280,7 @@ impl DecoderConfig {
             layers: vec![layer; layers],
             mtp: None,
             embedding_scale: 1.,
+            per_layer: None,
             residual_scale: 1.,
             logit_scale: 1.,
             logit_soft_cap: None,
@@ -296,13 +338,14 @@ impl DecoderConfig {
         matches!(mixer, Some(MixerConfig::DeltaNet(net)) if is_of_mixer && is_other_order(&net.shape))
     }
 
-    /// The groups of layers with attention: the window and the layers of each. Layers with the same window are a group, the largest
-    /// window first. The first group has no window; the layer for multi-token prediction is its last one. If all layers have windows,
+    /// The groups of layers with attention: the window and the layers of each. Layers that read the keys and values of others are in
+    /// none. Layers with the same window are a group, the largest window first. The first group has no window; the layer for multi-token prediction is its last one. If all layers have windows,
     /// that group has no layers: its blocks take no memory, and stand for the positions in the prefix cache. If `by_window` is not set,
     /// all layers are one group.
     pub(super) fn layer_groups(&self, by_window: bool) -> Vec<(Option<usize>, Vec<usize>)> {
         let layers = self.layers.iter().enumerate();
         let layers = layers.filter_map(|(index, layer)| Some((index, layer.attention()?)));
+        let layers = layers.filter(|(_, attention)| attention.kv_layer.is_none());
         let drafting = self.mtp.iter().map(|_| self.layers.len());
         if !by_window {
             return vec![(None, layers.map(|(index, _)| index).chain(drafting).collect())];
@@ -324,7 +367,8 @@ impl DecoderConfig {
     pub fn state_groups(&self, kv_type: KvType, by_window: bool) -> Vec<StateGroup> {
         let groups = self.layer_groups(by_window).into_iter();
         let group = |(window, layers): (_, Vec<_>)| {
-            StateGroup::attention(self.kv_shape(layers.len(), kv_type).block_bytes(), window)
+            let shapes = self.kv_shapes(&layers, kv_type).into_iter();
+            StateGroup::attention(shapes.map(|(shape, _)| shape.block_bytes()).sum(), window)
         };
         let parts = self.recurrent_parts();
         let bytes = parts.iter().sum::<usize>() * size_of::<f32>();
@@ -354,11 +398,72 @@ impl DecoderConfig {
         Some((input + layer + output) as f64 / (self.layers.len() * layer + output) as f64)
     }
 
-    /// The sizes of the keys and values of so many layers.
-    pub(super) fn kv_shape(&self, layers: usize, kv_type: KvType) -> KvShape {
-        // `check` has compared the layers.
-        let [kv_heads, head_width] = self.attention().next().map_or([0; 2], AttentionConfig::kv_sizes);
-        KvShape { layers, kv_heads, head_width, kv_type }
+    /// The sizes of the keys and values of a group's layers, and these layers. Layers of the same sizes have an arena. A group without layers
+    /// has one, too: it stands for positions.
+    pub(super) fn kv_shapes(&self, layers: &[usize], kv_type: KvType) -> Vec<(KvShape, Vec<usize>)> {
+        let sizes_of = |layer: usize| {
+            let plan = self.layers.get(layer).or(self.mtp.as_ref());
+            plan.and_then(LayerConfig::attention).map_or([0; 2], AttentionConfig::kv_sizes)
+        };
+        let mut by_sizes: Vec<([usize; 2], Vec<usize>)> = Vec::new();
+        for layer in layers {
+            let sizes = sizes_of(*layer);
+            match by_sizes.iter_mut().find(|(known, _)| *known == sizes) {
+                Some((_, same)) => same.push(*layer),
+                None => by_sizes.push((sizes, vec![*layer])),
+            }
+        }
+        if by_sizes.is_empty() {
+            by_sizes.push((self.attention().next().map_or([0; 2], AttentionConfig::kv_sizes), Vec::new()));
+        }
+        let shape = |([kv_heads, head_width], layers): ([usize; 2], Vec<usize>)| {
+            (KvShape { layers: layers.len(), kv_heads, head_width, kv_type }, layers)
+        };
+        by_sizes.into_iter().map(shape).collect()
+    }
+
+    /// Whether other layers read the keys and values of a layer.
+    pub(super) fn is_kv_source(&self, layer: usize) -> bool {
+        self.attention().any(|attention| attention.kv_layer == Some(layer))
+    }
+
+    /// `[kv_heads, head_width]`, if these are the same in all layers with attention, and each has its own keys and values.
+    pub(super) fn uniform_kv_sizes(&self) -> Option<[usize; 2]> {
+        let first = self.attention().next()?.kv_sizes();
+        let is_like_first = |attention: &AttentionConfig| attention.kv_sizes() == first && attention.kv_layer.is_none();
+        self.attention().all(is_like_first).then_some(first)
+    }
+
+    /// The last layer that changes what is kept of a sequence. Later ones only compute tokens whose results are needed.
+    pub(super) fn last_stateful_layer(&self) -> usize {
+        let keeps = |layer: &LayerConfig| match &layer.mixer {
+            Some(MixerConfig::Attention(attention)) => attention.kv_layer.is_none(),
+            Some(MixerConfig::ShortConv(_) | MixerConfig::DeltaNet(_) | MixerConfig::Mamba2(_)) => true,
+            None => false,
+        };
+        self.layers.iter().rposition(keeps).unwrap_or(0)
+    }
+
+    /// Makes the last `count` layers read the keys and values of earlier ones: each those of the last earlier one with the same window and
+    /// sizes.
+    fn share_kv(&mut self, count: usize) -> Result<(), ModelError> {
+        let first = self.layers.len().saturating_sub(count);
+        let (own, sharing) = self.layers.split_at_mut(first);
+        for (index, layer) in sharing.iter_mut().enumerate() {
+            let Some(MixerConfig::Attention(attention)) = &mut layer.mixer else { continue };
+            let (window, sizes) = (attention.window, attention.kv_sizes());
+            let is_same = |plan: &LayerConfig| {
+                plan.attention().is_some_and(|other| (other.window, other.kv_sizes()) == (window, sizes))
+            };
+            attention.kv_layer = own.iter().rposition(is_same);
+            if attention.kv_layer.is_none() {
+                return reject_config(format!(
+                    "layer {} shares keys and values, but none of the {first} layers with their own has its window and sizes",
+                    first + index
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// The heads of a projection whose rows the checkpoint has in the order of the interleaved RoPE layout, but adapters do not:
@@ -379,10 +484,6 @@ impl DecoderConfig {
         self.layers.iter().try_for_each(|layer| layer.check(&self.ropes))?;
         if self.attention().next().is_none() {
             return reject_config("a decoder without attention is not supported".to_owned());
-        }
-        let first = self.attention().next().map(AttentionConfig::kv_sizes);
-        if self.attention().any(|attention| Some(attention.kv_sizes()) != first) {
-            return reject_config("layers with different key-value heads are not supported".to_owned());
         }
         Ok(self)
     }
@@ -406,10 +507,12 @@ impl LayerConfig {
         let network = |inner: usize, gated: bool| width * inner * if gated { 3 } else { 2 };
         let feed_forward = match &self.feed_forward {
             None => 0,
-            Some(FeedForwardConfig::Dense(dense)) => network(dense.inner, dense.gated),
-            Some(FeedForwardConfig::Sparse(experts)) => {
-                let shared = experts.shared.map_or(0, |shared| shared.inner);
-                network(experts.inner * experts.routing.experts_per_token + shared, experts.gated)
+            Some(plan) => {
+                let experts = plan.experts().map_or(0, |experts| {
+                    let shared = experts.shared.map_or(0, |shared| shared.inner);
+                    network(experts.inner * experts.routing.experts_per_token + shared, experts.gated)
+                });
+                experts + plan.dense().map_or(0, |dense| network(dense.inner, dense.gated))
             }
         };
         attention + feed_forward
@@ -419,9 +522,9 @@ impl LayerConfig {
         if let Some(mixer) = &self.mixer {
             mixer.check(ropes)?;
         }
-        match &self.feed_forward {
-            Some(FeedForwardConfig::Sparse(experts)) => experts.check(),
-            Some(FeedForwardConfig::Dense(_)) | None => Ok(()),
+        match self.feed_forward.as_ref().and_then(FeedForwardConfig::experts) {
+            Some(experts) => experts.check(),
+            None => Ok(()),
         }
     }
 }
@@ -477,7 +580,7 @@ impl AttentionConfig {
         if head_width == 0 || !head_width.is_multiple_of(2) {
             return reject_config(format!("heads of width {head_width} cannot be rotated"));
         }
-        ropes.iter().try_for_each(|rope| check_rope(rope, head_width))
+        self.rope.and_then(|index| ropes.get(index)).map_or(Ok(()), |rope| check_rope(rope, head_width))
     }
 
     /// The parameters of the kernels.
@@ -506,6 +609,11 @@ fn check_rope(rope: &RopeSpec, head_width: usize) -> Result<(), ModelError> {
     let RopeSpec { rotated, scaling, .. } = rope;
     if *rotated == 0 || !rotated.is_multiple_of(2) || *rotated > head_width {
         return reject_config(format!("{rotated} of {head_width} elements of a head cannot be rotated"));
+    }
+    if let RopeScaling::Proportional { pairs, .. } = scaling
+        && *pairs > rotated / 2
+    {
+        return reject_config(format!("{pairs} of {} pairs of a head cannot be rotated", rotated / 2));
     }
     let RopeScaling::LongRope(long) = scaling else { return Ok(()) };
     for factors in [&long.short, &long.long] {
@@ -537,7 +645,7 @@ mod tests {
                 super::LayerConfig { mixer: Some(mixer), ..layer.clone() }
             });
             config.layers = layers.collect();
-            let bytes = config.kv_shape(1, KvType::F16).block_bytes();
+            let bytes = config.kv_shapes(&[0], KvType::F16)[0].0.block_bytes();
             let groups = config.layer_groups(true);
             let expected =
                 groups.iter().map(|(window, layers)| StateGroup::attention(layers.len() as u64 * bytes, *window));
@@ -551,6 +659,32 @@ mod tests {
         assert_eq!(groups(&[Some(32); 2]), [(None, vec![]), (Some(32), vec![0, 1])]);
         assert_eq!(groups(&[Some(32), Some(64)]), [(None, vec![]), (Some(64), vec![1]), (Some(32), vec![0])]);
         assert_eq!(groups(&[Some(512); 2]), [(None, vec![0, 1])]);
+    }
+
+    #[test]
+    fn layers_share_keys_and_values_with_the_last_one_of_their_kind() {
+        let config = |windows: &[Option<usize>], shared: usize| {
+            let mut config = DecoderConfig::for_tests();
+            let layer = config.layers[0].clone();
+            let layers = windows.iter().map(|window| {
+                let attention = super::AttentionConfig { window: *window, ..*layer.attention().unwrap() };
+                super::LayerConfig { mixer: Some(MixerConfig::Attention(attention)), ..layer.clone() }
+            });
+            config.layers = layers.collect();
+            config.share_kv(shared).map(|()| config)
+        };
+        let local = Some(32);
+        let shared = config(&[local, None, local, local, None], 2).unwrap();
+        let sources: Vec<_> = shared.attention().map(|attention| attention.kv_layer).collect();
+        assert_eq!(sources, [None, None, None, Some(2), Some(1)]);
+        assert_eq!(shared.layer_groups(true), [(None, vec![1]), (local, vec![0, 2])]);
+        assert_eq!(shared.layer_groups(false), [(None, vec![0, 1, 2])]);
+        assert_eq!((shared.last_stateful_layer(), shared.uniform_kv_sizes()), (2, None));
+        for (windows, count) in [(&[local, None][..], 1), (&[None, None], 2), (&[None, None], usize::MAX)] {
+            let error = config(windows, count).unwrap_err().to_string();
+            assert!(error.contains("shares keys and values"), "{error}");
+        }
+        assert_eq!(config(&[local, None], 0).unwrap().uniform_kv_sizes(), Some([2, 16]));
     }
 
     #[test]

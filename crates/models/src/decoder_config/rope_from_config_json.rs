@@ -8,8 +8,12 @@ use crate::decoder_family::{DecoderFamily, LocalRope};
 use crate::error::{Result, reject_config};
 use crate::nn::rope::{LongRope, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
 
-/// The rotary embedding of all layers, or that of full attention and that of layers with a window.
-pub(super) fn ropes(config: &ConfigJson<'_>, family: &DecoderFamily, head_width: usize) -> Result<Vec<RopeSpec>> {
+/// The rotary embedding of all layers, or that of full attention and that of layers with a window, whose heads have these widths.
+pub(super) fn ropes(
+    config: &ConfigJson<'_>,
+    family: &DecoderFamily,
+    [head_width, local_head_width]: [usize; 2],
+) -> Result<Vec<RopeSpec>> {
     let parameters = match config.object("rope_parameters", "rope_parameters.")? {
         Some(parameters) => Some(parameters),
         None => config.object("rope_scaling", "rope_scaling.")?,
@@ -26,9 +30,14 @@ pub(super) fn ropes(config: &ConfigJson<'_>, family: &DecoderFamily, head_width:
     let theta = config.float("rope_theta")?.unwrap_or(family.rope_base);
     let global_rope = rope(config, global, family, theta, head_width)?;
     let unscaled = |base: f32| RopeSpec { base, scaling: RopeScaling::None, ..global_rope.clone() };
+    let rope = |local, base: f32| rope(config, Some(local), family, base, local_head_width);
     let local_rope = match (local, family.local_rope) {
-        (Some(local), LocalRope::OwnBase(base)) => rope(config, Some(local), family, base, head_width)?,
-        (Some(local), LocalRope::Same | LocalRope::Unscaled) => rope(config, Some(local), family, theta, head_width)?,
+        (Some(local), LocalRope::OwnBase(base)) => rope(local, base)?,
+        (Some(local), LocalRope::Same | LocalRope::Unscaled) => rope(local, theta)?,
+        // Its defaults are not those of other families.
+        (None, _) if family.global_head_width.is_some() => {
+            return reject_config("rope_parameters is missing, or has no sliding_attention".to_owned());
+        }
         (None, LocalRope::OwnBase(base)) => unscaled(config.float("rope_local_base_freq")?.unwrap_or(base)),
         (None, LocalRope::Unscaled) => unscaled(global_rope.base),
         (None, LocalRope::Same) => return Ok(vec![global_rope]),
@@ -53,11 +62,17 @@ fn rope(
         Some(fraction) => fraction,
         None => config.float("partial_rotary_factor")?.unwrap_or(family.rotary_fraction),
     };
+    let kind = parameters.as_ref().map(kind).transpose()?;
+    if kind == Some("proportional") {
+        let pairs = (fraction * head_width as f32) as usize / 2;
+        let scaling = RopeScaling::Proportional { pairs, factor: parameter("factor")?.unwrap_or(1.) };
+        return Ok(RopeSpec { base, rotated: head_width, scaling, stored_factors: false });
+    }
     if fraction != 1. && !family.partial_rotary {
         return reject_config(format!("a partial_rotary_factor of {fraction} is not supported for {}", family.name));
     }
-    let scaling = match parameters {
-        Some(parameters) => match (kind(&parameters)?, alpha) {
+    let scaling = match parameters.zip(kind) {
+        Some((parameters, kind)) => match (kind, alpha) {
             ("dynamic", Some(alpha)) => {
                 base = ntk_base(base, alpha, head_width)?;
                 RopeScaling::None

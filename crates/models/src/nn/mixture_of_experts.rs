@@ -14,6 +14,8 @@ pub(crate) struct MixtureOfExperts<B: Backend> {
     pub routing: Routing,
     /// A number for each expert; see [`Routing::select`].
     pub selection_bias: Option<Vec<f32>>,
+    /// Factors of the weights of experts: zeros and these factors minus one, `[1, 1, 1, 2 · experts]`.
+    pub expert_scales: Option<Tensor<B>>,
     pub experts: Vec<Mlp<B>>,
     pub shared: Option<SharedExpert<B>>,
 }
@@ -29,8 +31,21 @@ pub(crate) struct SharedExpert<B: Backend> {
 impl<B: Backend> MixtureOfExperts<B> {
     /// `x` and the result are `[1, tokens, 1, width]`. Tokens are gathered by expert, so that each weight is read once.
     pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
-        let scores = self.router.forward(ctx, x)?;
-        let RoutedTokens { weights, tokens } = ctx.route(&self.routing, self.selection_bias.as_deref(), scores)?;
+        self.forward_routed(ctx, x, x)
+    }
+
+    /// The router has an input of its own.
+    pub fn forward_routed(
+        &self,
+        ctx: &Context<'_, B>,
+        x: &Tensor<B>,
+        router_input: &Tensor<B>,
+    ) -> Result<Tensor<B>> {
+        let scores = self.router.forward(ctx, router_input)?;
+        let RoutedTokens { mut weights, tokens } = ctx.route(&self.routing, self.selection_bias.as_deref(), scores)?;
+        if let Some(scales) = &self.expert_scales {
+            ctx.modulate(&mut weights, scales, [0, 1])?;
+        }
         let mut out = ctx.zeros(x.shape())?;
         let experts = self.experts.iter().zip(&tokens).enumerate().filter(|(_, (_, tokens))| !tokens.is_empty());
         if self.experts.iter().any(|expert| expert.has_lora(ctx)) {

@@ -46,6 +46,19 @@ pub const LLAMA_MODULES: &[Module] = &[
     module("layers", "mlp.down_proj", &["ffn_down"], 1),
 ];
 
+/// The modules of Gemma 4.
+pub const GEMMA4_MODULES: &[Module] = &[
+    module("layers", "self_attn.q_proj", &["attn_q"], 1),
+    module("layers", "self_attn.k_proj", &["attn_k"], 1),
+    module("layers", "self_attn.v_proj", &["attn_v"], 1),
+    module("layers", "self_attn.o_proj", &["attn_output"], 1),
+    module("layers", "mlp.gate_proj", &["ffn_gate"], 1),
+    module("layers", "mlp.up_proj", &["ffn_up"], 1),
+    module("layers", "mlp.down_proj", &["ffn_down"], 1),
+    module("layers", "per_layer_input_gate", &["inp_gate"], 1),
+    module("layers", "per_layer_projection", &["proj"], 1),
+];
+
 /// The modules of LFM2.
 pub const LFM2_MODULES: &[Module] = &[
     module("layers", "self_attn.q_proj", &["attn_q"], 1),
@@ -120,7 +133,9 @@ pub const NEMOTRON_MODULES: &[Module] = &[
 
 /// The modules of all decoders. Some have several entries.
 fn decoder_modules() -> impl Iterator<Item = &'static Module> {
-    [LLAMA_MODULES, LFM2_MODULES, QWEN35_MODULES, GRANITE_HYBRID_MODULES, NEMOTRON_MODULES].into_iter().flatten()
+    [LLAMA_MODULES, GEMMA4_MODULES, LFM2_MODULES, QWEN35_MODULES, GRANITE_HYBRID_MODULES, NEMOTRON_MODULES]
+        .into_iter()
+        .flatten()
 }
 
 /// The modules of encoders: BERT and RoBERTa, ModernBERT, and Nomic in its own code. In transformers, Nomic has the names of
@@ -182,7 +197,8 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("lm_head", "training of the output projection"),
     (".experts.", "LoRA of experts"),
     (".mlp.gate.", "LoRA of a router"),
-    (".mlp.router.", "LoRA of a router"),
+    (".router.", "LoRA of a router"),
+    ("per_layer_model_projection", "LoRA of the projection to per-layer embeddings"),
     (".feed_forward.gate.", "LoRA of a router"),
     (".mixer.gate.", "LoRA of a router"),
     (".shared_expert_gate.", "LoRA of the gate of a shared expert"),
@@ -295,7 +311,7 @@ mod tests {
 
     #[test]
     fn written_names_are_parsed() {
-        for modules in [LLAMA_MODULES, LFM2_MODULES, QWEN35_MODULES] {
+        for modules in [LLAMA_MODULES, GEMMA4_MODULES, LFM2_MODULES, QWEN35_MODULES] {
             for module in modules {
                 for role in [Role::Down, Role::Up] {
                     let name = format(21, module, role);

@@ -87,7 +87,7 @@ impl ModelFolder {
 }
 
 /// The `model_type` of multimodal models whose part for texts can be used by itself.
-const MULTIMODAL_TYPES: [&str; 2] = ["qwen3_5", "qwen3_5_moe"];
+const MULTIMODAL_TYPES: [&str; 4] = ["qwen3_5", "qwen3_5_moe", "gemma4", "gemma4_unified"];
 
 /// The configuration of a folder. That of the part for texts takes the place of a model for texts and pictures.
 ///

@@ -1,7 +1,7 @@
 //! An upper bound of the memory that training takes for activations.
 
 use crate::backend::RecurrenceShape;
-use crate::decoder_config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
+use crate::decoder_config::{DecoderConfig, LayerConfig, MixerConfig};
 
 /// Bytes of the logits of the output projection that are computed at once, with their gradient and copies.
 const HEAD_BYTES: u64 = 6 * (4 << 20) * size_of::<f32>() as u64;
@@ -15,10 +15,12 @@ pub fn activation_bytes(config: &DecoderConfig, tokens: usize, longest: usize, k
     let of_layer = |LayerConfig { mixer, feed_forward, .. }: &LayerConfig| {
         let inner = match feed_forward {
             None => 0,
-            Some(FeedForwardConfig::Dense(dense)) => dense.inner,
-            Some(FeedForwardConfig::Sparse(experts)) => {
-                let shared = experts.shared.map_or(0, |shared| shared.inner);
-                experts.inner * experts.routing.experts_per_token + shared
+            Some(plan) => {
+                let experts = plan.experts().map_or(0, |experts| {
+                    let shared = experts.shared.map_or(0, |shared| shared.inner);
+                    experts.inner * experts.routing.experts_per_token + shared
+                });
+                experts + plan.dense().map_or(0, |dense| dense.inner)
             }
         };
         let mixer = match mixer {
@@ -36,9 +38,16 @@ pub fn activation_bytes(config: &DecoderConfig, tokens: usize, longest: usize, k
         16 * width + mixer + 6 * inner
     };
     let graph = config.layers.iter().map(of_layer).max().unwrap_or(0);
+    // The gates of per-layer embeddings, and the parts of all layers.
+    let (gates, parts) = config.per_layer.map_or((0, 0), |plan| (6 * plan.width + 6 * width, 4 * plan.width * layer_count));
+    let graph = graph + gates;
+    // Keys and values that other layers read, and their gradients.
+    let sources = (0..layer_count).filter(|layer| config.is_kv_source(*layer));
+    let shared: usize =
+        sources.filter_map(|layer| Some(4 * config.layers.get(layer)?.attention()?.kv_width())).sum();
     // The backward pass has a gradient for each of them.
     let layers = if keep_graphs { layer_count + 1 } else { 2 };
-    let floats = tokens * (layers * graph + (layer_count + 4) * width);
+    let floats = tokens * (layers * graph + (layer_count + 4) * width + parts + shared);
     (floats * size_of::<f32>()) as u64 + HEAD_BYTES
 }
 

@@ -38,7 +38,7 @@ impl GgufFile {
 impl Weights for GgufFile {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
         Some(match role {
-            Role::Weight if [".ssm_a", ".ssm_d"].iter().any(|end| stem.ends_with(end)) => stem.to_owned(),
+            Role::Weight if [".ssm_a", ".ssm_d", ".scale"].iter().any(|end| stem.ends_with(end)) => stem.to_owned(),
             Role::Weight => format!("{stem}.weight"),
             Role::Bias => format!("{stem}.bias"),
         })

@@ -112,9 +112,18 @@ impl<'a, B: Backend> Loader<'a, B> {
 
     /// Loads an embedding table.
     pub fn table(&self, stem: &str, rows: usize, columns: usize) -> Result<EmbeddingTable> {
+        EmbeddingTable::new(&self.table_rows(stem, rows, columns)?)
+    }
+
+    /// Opens an embedding table that stays in the file.
+    pub fn table_in_file(&self, stem: &str, rows: usize, columns: usize) -> Result<EmbeddingTable> {
+        EmbeddingTable::in_file(&self.table_rows(stem, rows, columns)?)
+    }
+
+    fn table_rows(&self, stem: &str, rows: usize, columns: usize) -> Result<Rows<'a>> {
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
         self.check_shape(&name, &shape, shape.len() > 1 && flat(&shape) == (rows, columns), &[rows, columns])?;
-        EmbeddingTable::new(&self.read_rows(&name, 0, rows)?)
+        self.read_rows(&name, 0, rows)
     }
 
     pub fn optional_vector(&self, stem: &str, role: Role, size: usize) -> Result<Option<Vec<f32>>> {

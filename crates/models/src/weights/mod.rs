@@ -71,7 +71,11 @@ pub trait Weights {
 }
 
 /// The ends of the names of routers of experts, which are loaded as 32-bit floats.
-const ROUTERS: [&str; 4] = ["ffn_gate_inp.weight", ".gate.weight", ".router.layer.weight", ".mlp.router.weight"];
+const ROUTERS: [&str; 5] =
+    ["ffn_gate_inp.weight", ".gate.weight", ".router.layer.weight", ".mlp.router.weight", ".router.proj.weight"];
+
+/// The ends of the names of embedding tables that stay in the file.
+const TABLES_IN_FILES: [&str; 2] = ["per_layer_token_embd.weight", "embed_tokens_per_layer.weight"];
 
 /// The memory that a checkpoint needs on a device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,7 +122,8 @@ impl Footprint {
     /// at once.
     fn sum(source: &dyn Weights, precision: Option<DType>, bytes: impl Fn(DType, &[usize]) -> [usize; 2]) -> Self {
         let mut footprint = Self::default();
-        for name in source.names() {
+        let is_in_file = |name: &String| TABLES_IN_FILES.iter().any(|ending| name.ends_with(ending));
+        for name in source.names().into_iter().filter(|name| !is_in_file(name)) {
             let (Some(shape), Some(dtype)) = (source.shape(&name), source.dtype(&name)) else { continue };
             let dtype = match precision {
                 Some(rounded) if shape.len() > 1 && Rows::can_round_to(dtype, rounded, flat(&shape).1) => rounded,

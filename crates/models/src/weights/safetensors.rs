@@ -116,7 +116,7 @@ impl ModelFolder {
             None if family.attention_sinks => GPT_OSS_VECTORS,
             None => &[],
         };
-        if let Some(name) = find(vectors, stem) {
+        if let Some(name) = find(vectors, stem).or_else(|| find(family.bare_names, stem)) {
             return Some(format!("{layer}.{name}"));
         }
         if let Some(name) = find(family.tensor_names, stem) {
@@ -220,8 +220,11 @@ impl Weights for ModelFolder {
     /// Leaves out the RoPE frequencies of old exports, which `config.json` describes. A matrix whose codes and scales are tensors of
     /// their own has one name.
     fn names(&self) -> Vec<String> {
-        let family = decoder_config::find_family(&self.config);
-        let ignored = if family.is_some_and(|family| family.recurrent.is_some()) { IGNORED_PREFIXES } else { &[] };
+        let ignored = match decoder_config::find_family(&self.config) {
+            Some(family) if family.recurrent.is_some() => IGNORED_PREFIXES,
+            Some(family) => family.ignored_prefixes,
+            None => &[],
+        };
         let is_needed = |name: &&str| {
             !name.ends_with(".rotary_emb.inv_freq") && ignored.iter().all(|prefix| !name.starts_with(prefix))
         };

@@ -30,6 +30,8 @@ const STEPPED_ROWS: usize = 32;
 enum Bytes<'a> {
     /// A file, and the offset of the first row.
     File(&'a File, u64),
+    /// A handle of its own.
+    OwnFile(File, u64),
     Memory(Cow<'a, [u8]>),
     /// Codes and scales that are tensors of their own.
     Mxfp4(Mxfp4Files<'a>),
@@ -124,7 +126,25 @@ impl Rows<'_> {
         Self { dtype, source_dtype: Some(self.dtype), ..self }
     }
 
-    fn row_bytes(&self, dtype: DType) -> usize {
+    /// The same rows, which can be read after the checkpoint is closed.
+    ///
+    /// # Errors
+    /// If the file cannot be opened once more.
+    pub fn try_clone(&self) -> Result<Rows<'static>, ModelError> {
+        let own = |file: &File, start| match file.try_clone() {
+            Ok(file) => Ok(Bytes::OwnFile(file, start)),
+            Err(error) => Err(ModelError::Checkpoint(format!("the file cannot be opened: {error}"))),
+        };
+        let bytes = match &self.bytes {
+            Bytes::File(file, start) => own(file, *start)?,
+            Bytes::OwnFile(file, start) => own(file, *start)?,
+            Bytes::Memory(bytes) => Bytes::Memory(Cow::Owned(bytes.clone().into_owned())),
+        };
+        let Self { dtype, count, columns, source_dtype, .. } = *self;
+        Ok(Rows { dtype, count, columns, bytes, source_dtype })
+    }
+
+    pub(crate) fn row_bytes(&self, dtype: DType) -> usize {
         self.columns / dtype.block() * dtype.block_bytes()
     }
 
@@ -160,10 +180,13 @@ impl Rows<'_> {
     /// Reads rows from row `first` of the file on.
     fn read_adjacent(&self, row_bytes: usize, first: usize, out: &mut [u8]) -> Result<(), ModelError> {
         let skip = first * row_bytes;
+        let from_file = |file: &File, start: u64, out: &mut [u8]| {
+            let unreadable = |error| ModelError::Checkpoint(format!("the file cannot be read: {error}"));
+            file.read_exact_at(out, start + skip as u64).map_err(unreadable)
+        };
         match &self.bytes {
-            Bytes::File(file, start) => file
-                .read_exact_at(out, start + skip as u64)
-                .map_err(|error| ModelError::Checkpoint(format!("the file cannot be read: {error}"))),
+            Bytes::File(file, start) => from_file(file, *start, out),
+            Bytes::OwnFile(file, start) => from_file(file, *start, out),
             Bytes::Memory(bytes) => match bytes.get(skip..skip + out.len()) {
                 Some(bytes) => {
                     out.copy_from_slice(bytes);

@@ -1,6 +1,6 @@
 //! Rotary position embeddings (Su et al. 2021, <https://arxiv.org/abs/2104.09864>) and the methods that extend them
 //! beyond the trained context: linear scaling, Llama 3's, YaRN (Peng et al. 2023, <https://arxiv.org/abs/2309.00071>)
-//! and LongRoPE (Ding et al. 2024, <https://arxiv.org/abs/2402.13753>).
+//! and LongRoPE (Ding et al. 2024, <https://arxiv.org/abs/2402.13753>). In Gemma 4's proportional embedding, only some pairs turn.
 //!
 //! The formulas follow `modeling_rope_utils.py` in transformers.
 
@@ -51,6 +51,10 @@ impl Rope {
         let mut frequencies = match &spec.scaling {
             RopeScaling::None => base,
             RopeScaling::Linear(factor) => base.iter().map(|frequency| frequency / factor).collect(),
+            RopeScaling::Proportional { pairs, factor } => {
+                let frequency = |(pair, frequency): (usize, &f32)| if pair < *pairs { frequency / factor } else { 0. };
+                base.iter().enumerate().map(frequency).collect()
+            }
             RopeScaling::Llama3 { factor, low, high, original } => {
                 base.iter().map(|frequency| llama3(*frequency, *factor, *low, *high, *original)).collect()
             }
