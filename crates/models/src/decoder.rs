@@ -9,6 +9,7 @@ mod delta_net;
 mod drafting;
 mod encode_pass;
 mod feed_forward;
+mod latent_attention;
 mod layer;
 mod mamba2;
 mod mtp;

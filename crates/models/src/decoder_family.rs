@@ -5,7 +5,8 @@
 
 use super::nn::rope::RopeLayout;
 use super::peft::{
-    GEMMA4_MODULES, GRANITE_HYBRID_MODULES, LFM2_MODULES, LLAMA_MODULES, Module, NEMOTRON_MODULES, QWEN3_NEXT_MODULES, QWEN35_MODULES,
+    GEMMA4_MODULES, GRANITE_HYBRID_MODULES, LATENT_MODULES, LFM2_MODULES, LLAMA_MODULES, Module, NEMOTRON_MODULES,
+    QWEN3_NEXT_MODULES, QWEN35_MODULES,
 };
 
 pub use crate::backend::Activation;
@@ -250,6 +251,8 @@ pub struct DecoderFamily {
     pub width_scaled_layer_count: Option<usize>,
     /// The mixer of layers without attention.
     pub recurrent: Option<RecurrentMixer>,
+    /// Attention is latent; see [`LatentConfig`](super::decoder_config::LatentConfig).
+    pub latent: bool,
     /// The output of attention has a gate.
     pub output_gate: bool,
     /// Each head has a score that joins the sum of the softmax.
@@ -264,8 +267,6 @@ pub struct DecoderFamily {
     pub tensor_names: &'static [(&'static str, &'static str)],
     /// Tensors of layers whose names in Hugging Face's files do not end in `.weight`.
     pub bare_names: &'static [(&'static str, &'static str)],
-    /// The beginnings of the names of tensors in Hugging Face's files that texts do not need, such as those of a vision tower.
-    pub ignored_prefixes: &'static [&'static str],
     /// Checkpoints may have a layer for multi-token prediction, as Qwen3-Next has it.
     pub mtp: bool,
     /// The modules that adapters may target.
@@ -315,14 +316,6 @@ const GEMMA4_BARE_NAMES: &[(&str, &str)] = &[
     ("ffn_gate_up_exps", "experts.gate_up_proj"),
     ("ffn_down_exps", "experts.down_proj"),
 ];
-const GEMMA4_TOWERS: &[&str] = &[
-    "model.vision_tower.",
-    "model.audio_tower.",
-    "model.embed_vision.",
-    "model.embed_audio.",
-    "model.vision_embedder.",
-];
-
 /// The names of GLM-4's norms after the first one of a layer.
 const GLM4_NAMES: &[(&str, &str)] = &[
     ("post_attention_norm", "post_self_attn_layernorm"),
@@ -359,6 +352,7 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     experts_beside_dense: false,
     width_scaled_layer_count: None,
     recurrent: None,
+    latent: false,
     output_gate: false,
     attention_sinks: false,
     zero_centred_norms: false,
@@ -367,9 +361,34 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     mtp: false,
     tensor_names: &[],
     bare_names: &[],
-    ignored_prefixes: &[],
     adapter_modules: LLAMA_MODULES,
     experts: None,
+};
+
+/// The names of tensors of layers with latent attention.
+const LATENT_NAMES: &[(&str, &str)] = &[
+    ("attn_q_a", "self_attn.q_a_proj"),
+    ("attn_q_a_norm", "self_attn.q_a_layernorm"),
+    ("attn_q_b", "self_attn.q_b_proj"),
+    ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
+    ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
+    ("attn_kv_b", "self_attn.kv_b_proj"),
+    ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
+];
+
+/// GGUF files of DeepSeek 2 and 3 and of GLM-4.7-Flash have the same architecture.
+const DEEPSEEK2: DecoderFamily = DecoderFamily {
+    name: "deepseek2",
+    model_types: &["deepseek_v2"],
+    hugging_face_rope: RopeLayout::Interleaved,
+    latent: true,
+    tensor_names: LATENT_NAMES,
+    bare_names: &[("exp_probs_b", "mlp.gate.e_score_correction_bias")],
+    adapter_modules: LATENT_MODULES,
+    experts: Some(ExpertRules { normalise_weights: false, shared: Some(SharedExpert::Plain), ..MIXTRAL_EXPERTS }),
+    ..LLAMA
 };
 
 const LFM2: DecoderFamily = DecoderFamily {
@@ -497,6 +516,7 @@ pub const FAMILIES: &[DecoderFamily] = &[
         experts: Some(MIXTRAL_EXPERTS),
         ..LLAMA
     },
+    DecoderFamily { name: "mistral3", model_types: &["ministral3"], rope_base: 1_000_000., windows: SlidingWindows::All, ..LLAMA },
     DecoderFamily {
         name: "smollm3",
         model_types: &["smollm3"],
@@ -557,7 +577,6 @@ pub const FAMILIES: &[DecoderFamily] = &[
         experts_beside_dense: true,
         tensor_names: GEMMA4_NAMES,
         bare_names: GEMMA4_BARE_NAMES,
-        ignored_prefixes: GEMMA4_TOWERS,
         adapter_modules: GEMMA4_MODULES,
         ..GEMMA
     },
@@ -674,6 +693,17 @@ pub const FAMILIES: &[DecoderFamily] = &[
         ..COHERE
     },
     GPT_OSS,
+    DEEPSEEK2,
+    DecoderFamily {
+        model_types: &["deepseek_v3", "glm4_moe_lite"],
+        experts: Some(ExpertRules {
+            weights: RouterWeights::Sigmoid,
+            selection_bias: true,
+            shared: Some(SharedExpert::Plain),
+            ..MIXTRAL_EXPERTS
+        }),
+        ..DEEPSEEK2
+    },
     NEMOTRON_H,
     DecoderFamily { name: "nemotron_h_moe", model_types: &[], ..NEMOTRON_H },
 ];

@@ -68,6 +68,8 @@ fn floats_per_token(config: &DecoderConfig) -> usize {
     };
     let of_layer = |LayerConfig { mixer, feed_forward, parallel, .. }: &LayerConfig| {
         let queries = match mixer {
+            // Queries and sums, each in two orders.
+            Some(MixerConfig::Attention(attention)) if attention.latent.is_some() => 2 * attention.query_width(),
             Some(MixerConfig::Attention(attention)) if attention.output_gate => 2 * attention.query_width(),
             Some(MixerConfig::Attention(attention)) => attention.query_width(),
             Some(MixerConfig::ShortConv(_)) | None => config.width,

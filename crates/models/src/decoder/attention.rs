@@ -29,8 +29,8 @@ pub(super) struct Attention<B: PagedAttention> {
     sinks: Option<B::Vector>,
     norms_after_rope: bool,
     shape: AttentionShape,
-    /// Which of the decoder's rotary embeddings rotates queries and keys.
-    rope: Option<usize>,
+    /// Which of the decoder's rotary embeddings rotates queries, and which one keys.
+    ropes: [Option<usize>; 2],
     rope_layout: RopeLayout,
     /// The rows of `attn_q` alternate between the queries of a head and its gate.
     output_gate: bool,
@@ -58,7 +58,7 @@ struct Projected<B: PagedAttention> {
 impl<B: PagedAttention> Attention<B> {
     pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &AttentionConfig) -> Result<Self> {
         let width = config.width;
-        let AttentionConfig { heads, kv_heads, head_width, rope, rope_layout, output_gate, .. } = *plan;
+        let AttentionConfig { heads, kv_heads, head_width, rope, query_rope, rope_layout, output_gate, .. } = *plan;
         let (queries, kv) = (plan.query_width(), plan.kv_width());
         let query_rows = if output_gate { 2 * queries } else { queries };
         let stem = |suffix: &str| format!("blk.{index}.{suffix}");
@@ -107,7 +107,7 @@ impl<B: PagedAttention> Attention<B> {
                 .transpose()?,
             norms_after_rope: plan.qk_norms == Some(QkNorms::EachHeadAfterRope),
             shape: plan.shape(),
-            rope,
+            ropes: [rope.and(query_rope).or(rope), rope],
             rope_layout,
             output_gate,
         })
@@ -164,7 +164,7 @@ impl<B: PagedAttention> Attention<B> {
             let [queries, gates] = self.split_queries(ctx, q)?;
             (q, gate) = (queries, Some(gates));
         }
-        let q = self.place(ctx, q, self.q_norm.as_ref(), self.shape.heads, angles)?;
+        let q = self.place(ctx, q, self.q_norm.as_ref(), self.shape.heads, self.ropes[0].and_then(|index| angles.get(index)))?;
         let kv = kv.map(|(own, kv)| self.place_kv(ctx, own, kv, angles)).transpose()?;
         Ok(Projected { q, kv, gate })
     }
@@ -181,7 +181,7 @@ impl<B: PagedAttention> Attention<B> {
             Some(norm) => ctx.norm(norm, &v)?,
             None => v,
         };
-        Ok([self.place(ctx, k, own.k_norm.as_ref(), self.shape.kv_heads, angles)?, v])
+        Ok([self.place(ctx, k, own.k_norm.as_ref(), self.shape.kv_heads, self.ropes[1].and_then(|index| angles.get(index)))?, v])
     }
 
     /// Normalizes the queries or keys of `heads` heads, and rotates them to their positions.
@@ -191,13 +191,13 @@ impl<B: PagedAttention> Attention<B> {
         mut x: Tensor<B>,
         norm: Option<&GroupedNorm<B>>,
         heads: usize,
-        angles: &[Angles<B>],
+        angles: Option<&Angles<B>>,
     ) -> Result<Tensor<B>> {
         let (before, after) = if self.norms_after_rope { (None, norm) } else { (norm, None) };
         if let Some(norm) = before {
             x = norm.forward(ctx, &x)?;
         }
-        if let Some(angles) = self.rope.and_then(|index| angles.get(index)) {
+        if let Some(angles) = angles {
             ctx.rope(&mut x, heads, self.rope_layout, angles)?;
         }
         if let Some(norm) = after {

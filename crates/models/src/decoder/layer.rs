@@ -4,11 +4,12 @@
 use super::attention::{Attention, KvLayer};
 use super::delta_net::DeltaNet;
 use super::feed_forward::FeedForward;
+use super::latent_attention::LatentAttention;
 use super::mamba2::Mamba2;
 use super::per_layer::PerLayerGate;
 use super::short_conv::ShortConv;
 use crate::backend::{Angles, Backend, Norm, Recurrent, StatePart, Tensor};
-use crate::decoder_config::{DecoderConfig, LayerConfig, MixerConfig};
+use crate::decoder_config::{AttentionConfig, DecoderConfig, LayerConfig, MixerConfig};
 use crate::error::{ModelError, Result};
 use crate::nn::Context;
 use crate::weights::{Loader, Role};
@@ -49,6 +50,7 @@ struct Sublayer<B: Recurrent, T> {
 #[derive(Debug)]
 pub(super) enum Mixer<B: Recurrent> {
     Attention(Attention<B>),
+    LatentAttention(LatentAttention<B>),
     ShortConv(ShortConv<B>),
     DeltaNet(DeltaNet<B>),
     Mamba2(Mamba2<B>),
@@ -79,6 +81,9 @@ pub(super) enum LayerState<'a, B: Recurrent> {
 impl<B: Recurrent> Mixer<B> {
     fn load(loader: &Loader<'_, B>, config: &DecoderConfig, index: usize, plan: &MixerConfig) -> Result<Self> {
         match plan {
+            MixerConfig::Attention(plan @ AttentionConfig { latent: Some(latent), .. }) => {
+                LatentAttention::load(loader, config, index, plan, latent).map(Self::LatentAttention)
+            }
             MixerConfig::Attention(plan) => Attention::load(loader, config, index, plan).map(Self::Attention),
             MixerConfig::ShortConv(plan) => ShortConv::load(loader, config.width, index, plan).map(Self::ShortConv),
             MixerConfig::DeltaNet(plan) => DeltaNet::load(loader, config, index, plan).map(Self::DeltaNet),
@@ -97,6 +102,9 @@ impl<B: Recurrent> Mixer<B> {
     ) -> Result<Tensor<B>> {
         match (self, state) {
             (Self::Attention(attention), LayerState::Attention(kv)) => attention.forward(ctx, normed, angles, kv),
+            (Self::LatentAttention(attention), LayerState::Attention(kv)) => {
+                attention.forward(ctx, normed, angles, kv)
+            }
             (Self::ShortConv(conv), LayerState::Recurrent(states)) => conv.forward(ctx, &normed, states),
             (Self::DeltaNet(net), LayerState::Recurrent(states)) => net.forward(ctx, &normed, states),
             (Self::Mamba2(mamba), LayerState::Recurrent(states)) => mamba.forward(ctx, &normed, states),
@@ -108,6 +116,7 @@ impl<B: Recurrent> Mixer<B> {
     fn output(&self, ctx: &Context<'_, B>, mixed: &Tensor<B>) -> Result<Tensor<B>> {
         let projection = match self {
             Self::Attention(attention) => &attention.attn_output,
+            Self::LatentAttention(attention) => &attention.attn_output,
             Self::ShortConv(conv) => &conv.output,
             Self::DeltaNet(net) => &net.ssm_out,
             Self::Mamba2(mamba) => &mamba.ssm_out,

@@ -268,6 +268,7 @@ impl Decoder<Candle> {
                 kv = self.config.is_kv_source(index).then_some(own);
                 Ok(mixed)
             }
+            Mixer::LatentAttention(attention) => attention.forward_texts(ctx, &normed, &pass.texts, &pass.angles),
             Mixer::ShortConv(conv) => conv.forward_texts(ctx, &normed, &pass.texts),
             Mixer::DeltaNet(net) => net.forward_texts(ctx, &normed, &pass.texts),
             Mixer::Mamba2(mamba) => mamba.forward_texts(ctx, &normed, &pass.texts),

@@ -3,11 +3,11 @@
 
 use serde_json::Value;
 
-use super::rope_from_config_json::ropes;
+use super::rope_from_config_json::{growth, latent_magnitude, ropes};
 use super::unknown_family::{UnknownFamily, unknown_modules};
 use super::{
-    AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, Mamba2Config,
-    MixerConfig, MoeConfig, PerLayerConfig, SharedExpertConfig, ShortConvConfig,
+    AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LatentConfig, LayerConfig,
+    Mamba2Config, MixerConfig, MoeConfig, PerLayerConfig, SharedExpertConfig, ShortConvConfig, add_query_rope,
 };
 use crate::backend::{ExpertGroups, NormKind, RecurrenceShape, Routing};
 use crate::config_json::ConfigJson;
@@ -17,6 +17,7 @@ use crate::decoder_family::{
 };
 use crate::error::{ModelError, Result, reject_config};
 use crate::nn::NormSpec;
+use crate::nn::rope::RopeLayout;
 use crate::safetensors::ModelFolder;
 use crate::weights::{Role, Weights as _};
 
@@ -50,10 +51,17 @@ impl DecoderConfig {
             Some(sublayers) => sublayers.len(),
             None => config.required("num_hidden_layers", 1 << 10)?,
         };
-        let head_width = head_width(&config, family, width, heads)?;
-        let kv_heads = config.integer("num_key_value_heads", 1 << 10)?.unwrap_or(heads);
+        let latent = if family.latent { Some(latent(&config)?) } else { None };
+        let (kv_heads, head_width) = match &latent {
+            Some(latent) => (1, latent.head_width()),
+            None => {
+                let kv_heads = config.integer("num_key_value_heads", 1 << 10)?.unwrap_or(heads);
+                (kv_heads, head_width(&config, family, width, heads)?)
+            }
+        };
         let sizes = head_sizes(&config, family, [kv_heads, head_width], layer_count)?;
-        let ropes = ropes(&config, family, sizes.rotated)?;
+        let mut ropes = ropes(&config, family, latent.map_or(sizes.rotated, |latent| [latent.rotated; 2]))?;
+        let layer_ropes = ropes.len();
         // Gemma 2 and 3.
         let has_soft_caps = family.gemma && family.norms.is_after();
         let scale_width = config.float("query_pre_attn_scalar")?.filter(|_| has_soft_caps);
@@ -63,6 +71,7 @@ impl DecoderConfig {
         let scale = match multiplier("attention_multiplier")? {
             Some(scale) => scale,
             None if is_granite => 1.,
+            None if let Some(latent) = &latent => latent.scale() * latent_magnitude(&config)?.powi(2),
             None => family.attention_scale.unwrap_or(scale_width.unwrap_or(head_width as f32).sqrt().recip()),
         };
         let attention = AttentionConfig {
@@ -71,7 +80,11 @@ impl DecoderConfig {
             head_width,
             window: None,
             rope: Some(0),
-            rope_layout: family.hugging_face_rope,
+            query_rope: add_query_rope(&mut ropes, growth(&config)?),
+            rope_layout: match config.flag("rope_interleave")?.filter(|_| family.latent) {
+                Some(false) => RopeLayout::Halves,
+                _ => family.hugging_face_rope,
+            },
             qk_norms: qk_norms(&config, family)?,
             biases: family.biases || (!family.single_sublayers && attention_biases(&config)?),
             scale,
@@ -81,6 +94,7 @@ impl DecoderConfig {
             keys_as_values: false,
             value_norms: family.value_norms,
             kv_layer: None,
+            latent,
         };
         let shared = config.count("num_kv_shared_layers", 1 << 10)?;
         let mut found = Self {
@@ -88,7 +102,7 @@ impl DecoderConfig {
             vocabulary: vocabulary(folder)?,
             context: config.required("max_position_embeddings", 1 << 24)?,
             norm: norm(&config, family)?,
-            layers: layers(&config, family, (layer_count, ropes.len()), (attention, &sizes.of_layers))?,
+            layers: layers(&config, family, (layer_count, layer_ropes), (attention, &sizes.of_layers))?,
             mtp: None,
             ropes,
             embedding_scale: match multiplier("embedding_multiplier")? {
@@ -202,6 +216,16 @@ fn norm(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<NormSpec> {
         kind: family.norm_kind,
         epsilon: config.required_float(epsilon)?,
         offset: if family.zero_centred_norms { 1. } else { 0. },
+    })
+}
+
+fn latent(config: &ConfigJson<'_>) -> Result<LatentConfig> {
+    Ok(LatentConfig {
+        query_rank: config.integer("q_lora_rank", 1 << 16)?,
+        rank: config.required("kv_lora_rank", 1 << 12)?,
+        unrotated: config.required("qk_nope_head_dim", 1 << 12)?,
+        rotated: config.required("qk_rope_head_dim", 1 << 12)?,
+        value_width: config.required("v_head_dim", 1 << 12)?,
     })
 }
 
@@ -329,8 +353,15 @@ fn experts(
             SharedExpert::Plain if family.single_sublayers => ("moe_shared_expert_intermediate_size", false),
             SharedExpert::Plain => (GRANITE_INNER, false),
         };
-        Ok::<_, ModelError>(SharedExpertConfig { inner: config.required(key, 1 << 20)?, weighted })
+        let inner = match config.integer("n_shared_experts", 1 << 10)?.filter(|_| !family.single_sublayers) {
+            Some(count) => count * inner,
+            None => config.required(key, 1 << 20)?,
+        };
+        Ok::<_, ModelError>(SharedExpertConfig { inner, weighted })
     };
+    if config.text("topk_method")? == Some("group_limited_greedy") && config.integer("n_group", 1 << 12)? > Some(1) {
+        return reject_config("experts of groups that are chosen by their best expert are not supported".to_owned());
+    }
     let groups = match config.integer("n_group", 1 << 12)? {
         None | Some(1) => None,
         Some(count) => Some(ExpertGroups { count, used: config.required("topk_group", 1 << 12)? }),
@@ -415,8 +446,8 @@ fn single_layers(
     sublayers.iter().map(layer).collect()
 }
 
-/// The feed-forward networks of the layers: experts, except in the first `num_dense_layers`, in `mlp_only_layers`, and between
-/// multiples of `decoder_sparse_step`.
+/// The feed-forward networks of the layers: those that `mlp_layer_types` lists, or experts, except in the first `num_dense_layers` or
+/// `first_k_dense_replace`, in `mlp_only_layers`, and between multiples of `decoder_sparse_step`.
 fn feed_forward(config: &ConfigJson<'_>, family: &DecoderFamily, layer_count: usize) -> Result<Vec<FeedForwardConfig>> {
     let activation = activation(config, family)?;
     // Granite 4 has models without experts, too.
@@ -431,17 +462,23 @@ fn feed_forward(config: &ConfigJson<'_>, family: &DecoderFamily, layer_count: us
         return Ok(vec![dense()?; layer_count]);
     };
     let sparse = FeedForwardConfig::Sparse(experts(config, family, rules, activation)?);
-    let leading = match config.get("num_dense_layers") {
-        None => rules.leading_dense_layers as u64,
-        Some(count) => match count.as_u64() {
-            Some(count) => count,
-            None => return reject_config(format!("num_dense_layers is {count}, it must be a number")),
-        },
+    let count = |key: &str| match config.get(key).map(|count| count.as_u64().ok_or(count)) {
+        None => Ok(None),
+        Some(Ok(count)) => Ok(Some(count)),
+        Some(Err(count)) => reject_config(format!("{key} is {count}, it must be a number")),
     };
+    let leading = count("num_dense_layers")?.or(count("first_k_dense_replace")?);
+    let leading = leading.unwrap_or(rules.leading_dense_layers as u64);
+    let types = config.list("mlp_layer_types", Value::as_str)?;
+    if let Some(types) = types.as_ref().filter(|types| types.len() != layer_count) {
+        return reject_config(format!("mlp_layer_types has {} entries for {layer_count} layers", types.len()));
+    }
     let dense_layers = config.list("mlp_only_layers", |item| item.as_u64())?.unwrap_or_default();
     let step = config.integer("decoder_sparse_step", 1 << 10)?.unwrap_or(1) as u64;
-    let is_sparse =
-        |layer: &u64| *layer >= leading && !dense_layers.contains(layer) && (layer + 1).is_multiple_of(step);
+    let is_sparse = |layer: &u64| match &types {
+        Some(types) => types.get(*layer as usize) == Some(&"sparse"),
+        None => *layer >= leading && !dense_layers.contains(layer) && (layer + 1).is_multiple_of(step),
+    };
     let network = |layer: u64| if is_sparse(&layer) { Ok(sparse) } else { dense() };
     (0..layer_count as u64).map(network).collect()
 }

@@ -4,7 +4,7 @@
 use super::unknown_family::{UnknownFamily, unknown_stems};
 use super::{
     AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, Mamba2Config,
-    MixerConfig, MoeConfig, PerLayerConfig, SharedExpertConfig, ShortConvConfig,
+    LatentConfig, MixerConfig, MoeConfig, PerLayerConfig, SharedExpertConfig, ShortConvConfig, add_query_rope,
 };
 use crate::backend::{ExpertGroups, NormKind, RecurrenceShape, RouterWeights, Routing};
 use crate::decoder_family::{
@@ -14,7 +14,10 @@ use crate::decoder_family::{
 use crate::error::{ModelError, reject_config};
 use crate::gguf::{ArchitectureMetadata, Array, Header, Value};
 use crate::nn::NormSpec;
-use crate::nn::rope::{LongRope, RopeScaling, RopeSpec, Yarn, yarn_magnitude};
+use crate::nn::rope::{Growth, LongRope, RopeScaling, RopeSpec, Yarn, yarn_magnitude};
+
+/// What [`yarn`] multiplies with the value of files with latent attention.
+const LATENT_YARN_FACTOR: f32 = 10.;
 
 /// Keys of unsupported features that would change results. Some values turn the feature off and are accepted.
 const UNSUPPORTED_KEYS: &[&str] = &[
@@ -22,7 +25,6 @@ const UNSUPPORTED_KEYS: &[&str] = &[
     "attention.max_alibi_bias",
     "attention.key_length_mla",
     "attention.sliding_window_pattern_offset",
-    "attention.temperature_length",
     "embedding_scale",
     "interleave_moe_layer_step",
     "logit_scale",
@@ -30,7 +32,6 @@ const UNSUPPORTED_KEYS: &[&str] = &[
     "residual_scale",
     "rope.dimension_sections",
     "rope.scaling.alpha",
-    "rope.scaling.yarn_log_multiplier",
     "use_parallel_residual",
 ];
 
@@ -52,28 +53,38 @@ impl DecoderConfig {
         if !keys.has("attention.key_length") && !width.is_multiple_of(heads) {
             return reject_config(format!("the width {width} does not divide into {heads} heads"));
         }
-        let head_width = head_width(&keys, "", width / heads)?;
+        let latent = if family.latent { Some(latent(&keys)?) } else { None };
+        let head_width = match &latent {
+            Some(latent) => latent.head_width(),
+            None => head_width(&keys, "", width / heads)?,
+        };
         let local_head_width = head_width_of_windows(&keys, family, head_width)?;
         let blocks = keys.required("block_count", 1 << 10)?;
         let layer_count = usize::try_from(header.draft_layers().start).unwrap_or(blocks);
         if layer_count == 0 {
             return reject_config(format!("all {blocks} layers are draft layers"));
         }
-        let kv_heads = kv_heads(&keys, heads, layer_count)?;
+        let kv_heads = match latent {
+            Some(_) => vec![1; layer_count],
+            None => kv_heads(&keys, heads, layer_count)?,
+        };
         let scale_width = if family.width_scaled_layer_count == Some(layer_count) { width / heads } else { head_width };
         let has_qk_norms = header.tensor("blk.0.attn_q_norm.weight").is_some();
+        let mut ropes = ropes(&keys, family, head_width, header)?;
         let attention = AttentionConfig {
             heads,
             kv_heads: heads,
             head_width,
             window: None,
             rope: Some(0),
+            query_rope: add_query_rope(&mut ropes, growth(&keys)?),
             rope_layout: family.rope,
             qk_norms: family.qk_norms.filter(|norms| *norms != QkNorms::EachHeadOwnWeights || has_qk_norms),
             biases: family.biases,
-            scale: match keys.nonzero_float("attention.scale")? {
-                None => family.attention_scale.unwrap_or((scale_width as f32).sqrt().recip()),
-                Some(scale) => scale,
+            scale: match (&latent, keys.nonzero_float("attention.scale")?) {
+                (Some(latent), _) => latent.scale() * latent_magnitude(&keys)?.powi(2),
+                (None, None) => family.attention_scale.unwrap_or((scale_width as f32).sqrt().recip()),
+                (None, Some(scale)) => scale,
             },
             soft_cap: keys.nonzero_float("attn_logit_softcapping")?,
             output_gate: family.output_gate,
@@ -81,6 +92,7 @@ impl DecoderConfig {
             keys_as_values: false,
             value_norms: family.value_norms,
             kv_layer: None,
+            latent,
         };
         let has_values = |layer: usize| {
             !family.value_norms || header.tensor(&format!("blk.{layer}.attn_v.weight")).is_some()
@@ -95,7 +107,7 @@ impl DecoderConfig {
             vocabulary: vocabulary(header)?,
             context: keys.required("context_length", 1 << 24)?,
             norm: NormSpec { kind: family.norm_kind, epsilon: keys.float(epsilon, 1e-5)?, offset: 0. },
-            ropes: ropes(&keys, family, [head_width, local_head_width], header)?,
+            ropes,
             layers: layers(&keys, family, &kv_heads, (attention, local_head_width), has_values)?,
             mtp: None,
             embedding_scale: match keys.nonzero_float("embedding_scale")? {
@@ -159,8 +171,11 @@ fn reject_unsupported(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -
         Multipliers::Granite => &["embedding_scale", "logit_scale", "residual_scale"],
         Multipliers::Logits(_) => &["logit_scale"],
     };
-    let is_harmless =
-        |key: &str| (has_delta_nets && key == "rope.dimension_sections") || supported_multipliers.contains(&key);
+    let is_harmless = |key: &str| {
+        (has_delta_nets && key == "rope.dimension_sections")
+            || (family.latent && key == "attention.key_length_mla")
+            || supported_multipliers.contains(&key)
+    };
     for key in UNSUPPORTED_KEYS.iter().filter(|key| !is_harmless(key)) {
         let name = keys.key(key);
         if let Some(value) = keys.metadata.get(&name)
@@ -172,6 +187,30 @@ fn reject_unsupported(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -
     match keys.metadata.flag(&keys.key("attention.causal")) {
         Some(false) => reject_config("attention that is not causal is not supported".to_owned()),
         _ => Ok(()),
+    }
+}
+
+/// The widths of latent attention. Old files have those of a head's query and value where others have what is kept of a position.
+fn latent(keys: &ArchitectureMetadata<'_>) -> Result<LatentConfig, ModelError> {
+    let width = |key: &str, old: &str| keys.required(if keys.has(key) { key } else { old }, 1 << 12);
+    let rotated = keys.required("rope.dimension_count", 1 << 12)?;
+    let query = width("attention.key_length_mla", "attention.key_length")?;
+    let Some(unrotated) = query.checked_sub(rotated).filter(|unrotated| *unrotated > 0) else {
+        return reject_config(format!("queries of width {query} cannot have {rotated} rotated elements and others"));
+    };
+    let query_rank = match keys.integer("attention.q_lora_rank") {
+        None | Some(0) => None,
+        Some(_) => Some(keys.required("attention.q_lora_rank", 1 << 16)?),
+    };
+    let value_width = width("attention.value_length_mla", "attention.value_length")?;
+    Ok(LatentConfig { query_rank, rank: keys.required("attention.kv_lora_rank", 1 << 12)?, unrotated, rotated, value_width })
+}
+
+/// The factor of queries and keys; see [`yarn`].
+fn latent_magnitude(keys: &ArchitectureMetadata<'_>) -> Result<f32, ModelError> {
+    match (keys.nonzero_float("rope.scaling.yarn_log_multiplier")?, keys.nonzero_float("rope.scaling.factor")?) {
+        (Some(weight), Some(factor)) => Ok(yarn_magnitude(factor, LATENT_YARN_FACTOR * weight)),
+        _ => Ok(1.),
     }
 }
 
@@ -238,7 +277,12 @@ fn experts(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<Mo
         return reject_config(format!("experts that compute every token are not supported for {}", family.name));
     }
     let shared = |kind: SharedExpert| {
-        let inner = keys.required(SHARED_LENGTH, 1 << 20)?;
+        let inner = match keys.integer("expert_shared_count") {
+            Some(count) if !keys.has(SHARED_LENGTH) => {
+                count.clamp(1, 1 << 10) as usize * keys.required(OWN_LENGTH, 1 << 20)?
+            }
+            _ => keys.required(SHARED_LENGTH, 1 << 20)?,
+        };
         Ok::<_, ModelError>(SharedExpertConfig { inner, weighted: kind == SharedExpert::Gated })
     };
     Ok(MoeConfig {
@@ -249,12 +293,16 @@ fn experts(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<Mo
         routing: Routing {
             experts_per_token: keys.required("expert_used_count", 1 << 12)?,
             weights,
-            normalise_weights: softmax_of_selected
-                || keys.metadata.flag(&keys.key("expert_weights_norm")).unwrap_or(true),
+            normalise_weights: match keys.metadata.flag(&keys.key("expert_weights_norm")) {
+                _ if softmax_of_selected => true,
+                None if family.latent => rules.normalise_weights,
+                flag => flag.unwrap_or(true),
+            },
             scale: keys.nonzero_float("expert_weights_scale")?.unwrap_or(1.),
             groups,
         },
-        selection_bias: rules.selection_bias,
+        // Files of DeepSeek 2 and 3 have the same architecture.
+        selection_bias: rules.selection_bias || (family.latent && weights == RouterWeights::Sigmoid),
         biases: rules.biases,
         shared: rules.shared.map(shared).transpose()?,
     })
@@ -306,7 +354,7 @@ fn ropes(
         true => head_width,
         false => keys.optional("rope.dimension_count", head_width, 1 << 12)?,
     };
-    if rotated != head_width && !family.partial_rotary {
+    if rotated != head_width && !(family.partial_rotary || family.latent) {
         return reject_config(format!("rotating {rotated} of {head_width} elements of a head is not supported"));
     }
     let global = RopeSpec {
@@ -314,6 +362,7 @@ fn ropes(
         rotated,
         scaling: scaling(keys, family, header)?,
         stored_factors: header.tensor("rope_freqs.weight").is_some(),
+        growth: None,
     };
     let base = match family.local_rope {
         LocalRope::Same => return Ok(vec![global]),
@@ -330,6 +379,14 @@ fn ropes(
         }
     };
     Ok(vec![global, local])
+}
+
+/// How queries grow with their position.
+fn growth(keys: &ArchitectureMetadata<'_>) -> Result<Option<Growth>, ModelError> {
+    const LENGTH: &str = "attention.temperature_length";
+    let Some(beta) = keys.nonzero_float("attention.temperature_scale")? else { return Ok(None) };
+    let length = if keys.has(LENGTH) { LENGTH } else { "rope.scaling.original_context_length" };
+    Ok(Some(Growth { beta, original: keys.required(length, 1 << 24)? }))
 }
 
 fn scaling(
@@ -370,12 +427,17 @@ fn yarn(
         Some(magnitude) => magnitude,
         None => yarn_magnitude(factor, 1.),
     };
+    // `mscale_all_dim` of transformers. Files with latent attention have a tenth of it, and `mscale` is the same.
+    let all_dim = match keys.nonzero_float("rope.scaling.yarn_log_multiplier")? {
+        Some(_) if family.latent => 1.,
+        weight => weight.unwrap_or(0.),
+    };
     Ok(Yarn {
         factor,
         original,
         fast: keys.float("rope.scaling.yarn_beta_fast", 32.)?,
         slow: keys.float("rope.scaling.yarn_beta_slow", 1.)?,
-        magnitude: yarn_factor * keys.float("rope.scaling.attn_factor", 1.)?,
+        magnitude: yarn_factor / yarn_magnitude(factor, all_dim) * keys.float("rope.scaling.attn_factor", 1.)?,
         truncate: family.yarn_truncates,
     })
 }

@@ -15,7 +15,7 @@ use super::backend::{AttentionShape, NormKind, RecurrenceShape, Routing};
 use super::decoder_family::{Activation, DecoderFamily, NormPlacement, QkNorms};
 use super::kv::{KvShape, KvType};
 use super::nn::NormSpec;
-use super::nn::rope::{RopeLayout, RopeScaling, RopeSpec};
+use super::nn::rope::{Growth, RopeLayout, RopeScaling, RopeSpec};
 use super::peft::{LLAMA_MODULES, Module};
 use super::state_layout::StateGroup;
 use crate::error::{ModelError, reject_config};
@@ -98,6 +98,8 @@ pub struct AttentionConfig {
     pub window: Option<usize>,
     /// Index into [`DecoderConfig::ropes`]; `None`: no position embedding.
     pub rope: Option<usize>,
+    /// The rotary embedding of queries, if it is not that of keys.
+    pub query_rope: Option<usize>,
     /// The order in which the checkpoint has the rows of queries and keys.
     pub rope_layout: RopeLayout,
     pub qk_norms: Option<QkNorms>,
@@ -117,6 +119,35 @@ pub struct AttentionConfig {
     pub value_norms: bool,
     /// The earlier layer whose keys and values this one reads, with the same window and sizes. It has none of its own.
     pub kv_layer: Option<usize>,
+    /// All heads share one latent vector. `kv_heads` is one, and `head_width` is that of what is kept of a position.
+    pub latent: Option<LatentConfig>,
+}
+
+/// The widths of latent attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatentConfig {
+    /// Elements of the latent vector of queries. `None`: they are projected from the residual stream.
+    pub query_rank: Option<usize>,
+    /// Elements of the latent vector of keys and values.
+    pub rank: usize,
+    /// Elements of a head's query that are not rotated. They come first.
+    pub unrotated: usize,
+    /// Elements of a head's query that are rotated.
+    pub rotated: usize,
+    /// Elements of a head's value.
+    pub value_width: usize,
+}
+
+impl LatentConfig {
+    /// Elements that are kept of a position: the latent vector and the rotated key.
+    pub fn head_width(&self) -> usize {
+        self.rank + self.rotated
+    }
+
+    /// The usual factor of scores.
+    fn scale(&self) -> f32 {
+        ((self.unrotated + self.rotated) as f32).sqrt().recip()
+    }
 }
 
 /// A gated delta network.
@@ -232,6 +263,7 @@ impl DecoderSizes {
             head_width,
             window: None,
             rope: Some(0),
+            query_rope: None,
             rope_layout: RopeLayout::Halves,
             qk_norms: None,
             biases: false,
@@ -242,6 +274,7 @@ impl DecoderSizes {
             keys_as_values: false,
             value_norms: false,
             kv_layer: None,
+            latent: None,
         }
     }
 }
@@ -270,7 +303,7 @@ impl DecoderConfig {
             norms: NormPlacement::Before,
             parallel: false,
         };
-        let rope = RopeSpec { base: 10_000., rotated: head_width, scaling: RopeScaling::None, stored_factors: false };
+        let rope = RopeSpec { base: 10_000., rotated: head_width, scaling: RopeScaling::None, stored_factors: false, growth: None };
         Self {
             width,
             vocabulary,
@@ -605,8 +638,18 @@ impl AttentionConfig {
     }
 }
 
+/// Adds the rotary embedding of queries that grow with their position to that of all layers. The result is its index.
+fn add_query_rope(ropes: &mut Vec<RopeSpec>, growth: Option<Growth>) -> Option<usize> {
+    let keys = ropes.first()?.clone();
+    ropes.push(RopeSpec { growth: Some(growth?), ..keys });
+    Some(ropes.len() - 1)
+}
+
 fn check_rope(rope: &RopeSpec, head_width: usize) -> Result<(), ModelError> {
-    let RopeSpec { rotated, scaling, .. } = rope;
+    let RopeSpec { rotated, scaling, growth, .. } = rope;
+    if growth.is_some() && *rotated != head_width {
+        return reject_config(format!("queries grow with their position, but only {rotated} of {head_width} elements rotate"));
+    }
     if *rotated == 0 || !rotated.is_multiple_of(2) || *rotated > head_width {
         return reject_config(format!("{rotated} of {head_width} elements of a head cannot be rotated"));
     }

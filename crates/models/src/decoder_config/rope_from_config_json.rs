@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::config_json::ConfigJson;
 use crate::decoder_family::{DecoderFamily, LocalRope};
 use crate::error::{Result, reject_config};
-use crate::nn::rope::{LongRope, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
+use crate::nn::rope::{Growth, LongRope, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
 
 /// The rotary embedding of all layers, or that of full attention and that of layers with a window, whose heads have these widths.
 pub(super) fn ropes(
@@ -14,10 +14,7 @@ pub(super) fn ropes(
     family: &DecoderFamily,
     [head_width, local_head_width]: [usize; 2],
 ) -> Result<Vec<RopeSpec>> {
-    let parameters = match config.object("rope_parameters", "rope_parameters.")? {
-        Some(parameters) => Some(parameters),
-        None => config.object("rope_scaling", "rope_scaling.")?,
-    };
+    let parameters = parameters(config)?;
     let nested = parameters.filter(|parameters| parameters.get("full_attention").is_some());
     let global = match nested {
         Some(nested) => nested.object("full_attention", "rope_parameters.full_attention.")?,
@@ -43,6 +40,29 @@ pub(super) fn ropes(
         (None, LocalRope::Same) => return Ok(vec![global_rope]),
     };
     Ok(vec![global_rope, local_rope])
+}
+
+fn parameters<'a>(config: &ConfigJson<'a>) -> Result<Option<ConfigJson<'a>>> {
+    match config.object("rope_parameters", "rope_parameters.")? {
+        Some(parameters) => Ok(Some(parameters)),
+        None => config.object("rope_scaling", "rope_scaling."),
+    }
+}
+
+/// How queries grow with their position.
+pub(super) fn growth(config: &ConfigJson<'_>) -> Result<Option<Growth>> {
+    let Some(parameters) = parameters(config)? else { return Ok(None) };
+    let Some(beta) = nonzero(&parameters, "llama_4_scaling_beta")? else { return Ok(None) };
+    Ok(Some(Growth { beta, original: original(config, &parameters)? }))
+}
+
+/// The factor of queries and keys in latent attention. Here YaRN scales all elements of a head, and not only those that are rotated.
+pub(super) fn latent_magnitude(config: &ConfigJson<'_>) -> Result<f32> {
+    let Some(parameters) = parameters(config)? else { return Ok(1.) };
+    match (kind(&parameters)?, nonzero(&parameters, "mscale_all_dim")?) {
+        ("default", _) | (_, None) => Ok(1.),
+        (_, Some(weight)) => Ok(yarn_magnitude(parameters.required_float("factor")?, weight)),
+    }
 }
 
 fn rope(
@@ -81,7 +101,7 @@ fn rope(
         },
         None => RopeScaling::None,
     };
-    Ok(RopeSpec { base, rotated: (head_width as f32 * fraction) as usize, scaling, stored_factors: false })
+    Ok(RopeSpec { base, rotated: (head_width as f32 * fraction) as usize, scaling, stored_factors: false, growth: None })
 }
 
 /// The base that NTK-aware scaling makes of another one for heads of this width.
@@ -139,8 +159,8 @@ fn yarn(config: &ConfigJson<'_>, parameters: &ConfigJson<'_>, family: &DecoderFa
     let factor = parameters.required_float("factor")?;
     let magnitude = match (
         parameters.float("attention_factor")?,
-        mscale(parameters, "mscale")?,
-        mscale(parameters, "mscale_all_dim")?,
+        nonzero(parameters, "mscale")?,
+        nonzero(parameters, "mscale_all_dim")?,
     ) {
         (Some(factor), _, _) => factor,
         (None, Some(mscale), Some(all_dim)) => yarn_magnitude(factor, mscale) / yarn_magnitude(factor, all_dim),
@@ -156,8 +176,8 @@ fn yarn(config: &ConfigJson<'_>, parameters: &ConfigJson<'_>, family: &DecoderFa
     })
 }
 
-/// An mscale value; zero means that it is absent.
-fn mscale(parameters: &ConfigJson<'_>, key: &str) -> Result<Option<f32>> {
+/// A positive number; zero means that it is absent.
+fn nonzero(parameters: &ConfigJson<'_>, key: &str) -> Result<Option<f32>> {
     if parameters.get(key).and_then(Value::as_f64) == Some(0.) { Ok(None) } else { parameters.float(key) }
 }
 

@@ -287,7 +287,7 @@ fn uniform_rope(base: f32, head_width: usize, layers: usize) -> Positions {
 
 fn layer_attention(base: f32, window: Option<usize>, head_width: usize) -> LayerAttention {
     LayerAttention {
-        rope: RopeSpec { base, rotated: head_width, scaling: RopeScaling::None, stored_factors: false },
+        rope: RopeSpec { base, rotated: head_width, scaling: RopeScaling::None, stored_factors: false, growth: None },
         window,
     }
 }

@@ -131,11 +131,30 @@ pub const NEMOTRON_MODULES: &[Module] = &[
     module("layers", "mixer.shared_experts.down_proj", &["ffn_down_shexp"], 1),
 ];
 
+/// The modules of latent attention whose projections are not split, and of feed-forward networks.
+pub const LATENT_MODULES: &[Module] = &[
+    module("layers", "self_attn.q_a_proj", &["attn_q_a"], 1),
+    module("layers", "self_attn.o_proj", &["attn_output"], 1),
+    module("layers", "mlp.gate_proj", &["ffn_gate"], 1),
+    module("layers", "mlp.up_proj", &["ffn_up"], 1),
+    module("layers", "mlp.down_proj", &["ffn_down"], 1),
+    module("layers", "mlp.shared_experts.gate_proj", &["ffn_gate_shexp"], 1),
+    module("layers", "mlp.shared_experts.up_proj", &["ffn_up_shexp"], 1),
+    module("layers", "mlp.shared_experts.down_proj", &["ffn_down_shexp"], 1),
+];
+
 /// The modules of all decoders. Some have several entries.
 fn decoder_modules() -> impl Iterator<Item = &'static Module> {
-    [LLAMA_MODULES, GEMMA4_MODULES, LFM2_MODULES, QWEN35_MODULES, GRANITE_HYBRID_MODULES, NEMOTRON_MODULES]
-        .into_iter()
-        .flatten()
+    let of_decoders = [
+        LLAMA_MODULES,
+        GEMMA4_MODULES,
+        LFM2_MODULES,
+        QWEN35_MODULES,
+        GRANITE_HYBRID_MODULES,
+        NEMOTRON_MODULES,
+        LATENT_MODULES,
+    ];
+    of_decoders.into_iter().flatten()
 }
 
 /// The modules of encoders: BERT and RoBERTa, ModernBERT, and Nomic in its own code. In transformers, Nomic has the names of
@@ -203,6 +222,9 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     (".mixer.gate.", "LoRA of a router"),
     (".shared_expert_gate.", "LoRA of the gate of a shared expert"),
     (".in_proj_qkvz.", "LoRA of the fused projections of Qwen3-Next"),
+    (".q_b_proj.", "LoRA of the projections of latent vectors"),
+    (".kv_a_proj_with_mqa.", "LoRA of the projections of latent vectors"),
+    (".kv_b_proj.", "LoRA of the projections of latent vectors"),
     (".in_proj_ba.", "LoRA of the fused projections of Qwen3-Next"),
     ("block_sparse_moe.", "LoRA of experts or their router"),
     ("modules_to_save", "modules_to_save"),

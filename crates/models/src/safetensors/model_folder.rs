@@ -74,11 +74,16 @@ impl ModelFolder {
 
     /// The prefix of a decoder's tensor names. It is empty if the folder has no output head.
     pub fn prefix(&self) -> &'static str {
-        const PREFIXES: [&str; 3] = ["", "model.language_model.", "backbone."];
+        const PREFIXES: [&str; 4] = ["", "model.language_model.", OLD_TEXT_PREFIX, "backbone."];
         let has = |name: String| self.tensors.contains_key(&name);
         let is_used =
             |prefix: &&str| has(format!("{prefix}embed_tokens.weight")) || has(format!("{prefix}embeddings.weight"));
         PREFIXES.into_iter().find(is_used).unwrap_or("model.")
+    }
+
+    /// Whether the folder has a model for texts and pictures, of which only the part for texts is used.
+    pub fn is_multimodal(&self) -> bool {
+        self.config.get("vision_config").is_some()
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
@@ -86,8 +91,22 @@ impl ModelFolder {
     }
 }
 
+/// The beginning of the names of a decoder's tensors in multimodal models before transformers 5.
+pub const OLD_TEXT_PREFIX: &str = "language_model.model.";
+
 /// The `model_type` of multimodal models whose part for texts can be used by itself.
-const MULTIMODAL_TYPES: [&str; 4] = ["qwen3_5", "qwen3_5_moe", "gemma4", "gemma4_unified"];
+const MULTIMODAL_TYPES: [&str; 6] = ["gemma3", "gemma4", "gemma4_unified", "mistral3", "qwen3_5", "qwen3_5_moe"];
+
+/// The keys that published files of Gemma 3 leave out of `text_config` if they have transformers' default.
+fn gemma3_defaults() -> Map<String, Value> {
+    Map::from_iter([
+        ("num_attention_heads".to_owned(), Value::from(8)),
+        ("num_key_value_heads".to_owned(), Value::from(4)),
+        ("query_pre_attn_scalar".to_owned(), Value::from(256)),
+        ("max_position_embeddings".to_owned(), Value::from(131_072)),
+        ("rms_norm_eps".to_owned(), Value::from(1e-6)),
+    ])
+}
 
 /// The configuration of a folder. That of the part for texts takes the place of a model for texts and pictures.
 ///
@@ -95,14 +114,15 @@ const MULTIMODAL_TYPES: [&str; 4] = ["qwen3_5", "qwen3_5_moe", "gemma4", "gemma4
 /// If `config.json` is missing or damaged.
 pub fn read_config(folder: &Path) -> Result<Value, ModelError> {
     let mut config = read_json(&folder.join("config.json"))?;
-    let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
-    if MULTIMODAL_TYPES.contains(&kind)
+    let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if MULTIMODAL_TYPES.contains(&kind.as_str())
         && let Some(Value::Object(text)) = config.get("text_config").cloned()
         && let Some(config) = config.as_object_mut()
     {
         // The head belongs to the whole model.
         let tied = config.get("tie_word_embeddings").cloned();
-        config.extend(text);
+        let defaults = if kind == "gemma3" { gemma3_defaults() } else { Map::new() };
+        config.extend(defaults.into_iter().chain(text));
         config.extend(tied.map(|tied| ("tie_word_embeddings".to_owned(), tied)));
     }
     Ok(config)

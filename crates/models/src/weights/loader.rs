@@ -207,22 +207,21 @@ impl<'a, B: Backend> Loader<'a, B> {
         Linear::read(&self.backend, &weight, None, false)
     }
 
-    /// Loads a projection whose rows are every `step`th row of a tensor with `total` rows, from row `first` on. The rows of gate and up
-    /// of gpt-oss alternate in one tensor. Adapters cannot target it.
-    pub fn stepped(
-        &self,
-        stem: &str,
-        [first, step]: [usize; 2],
-        rows: usize,
-        [total, columns]: [usize; 2],
-        bias: Option<&[f32]>,
-    ) -> Result<Linear<B>> {
+    /// Loads a projection from the transposed rows of a tensor with `total` rows: it has as many inputs as there are rows. Quantised weights
+    /// are rounded to bf16. Adapters cannot target it.
+    pub fn transposed(&self, stem: &str, rows: Range<usize>, [total, columns]: [usize; 2]) -> Result<Linear<B>> {
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
-        let matches = shape.len() > 1 && flat(&shape) == (total, columns);
-        self.check_shape(&name, &shape, matches, &[total, columns])?;
-        let span = (rows * step + 1).saturating_sub(step);
-        let weight = self.rounded(self.read_rows(&name, first, span)?.step_by(step));
-        Linear::read(&self.backend, &weight, bias, false)
+        self.check_shape(&name, &shape, shape == [total, columns], &[total, columns])?;
+        let stored = self.read_rows(&name, rows.start, rows.len())?;
+        let values = self.check_finite(&name, stored.floats()?)?;
+        let transposed = (0..columns).flat_map(|column| values.iter().skip(column).step_by(columns));
+        let bytes = transposed.flat_map(|value| value.to_le_bytes()).collect();
+        let floats = Rows::from_bytes(DType::F32, columns, rows.len(), bytes)?;
+        let weight = match stored.dtype {
+            DType::F32 | DType::F16 => self.rounded(floats),
+            _ => self.rounded(floats.rounded(DType::BF16)),
+        };
+        Linear::read(&self.backend, &weight, None, false)
     }
 
     /// The elements of a weight, which must be finite.

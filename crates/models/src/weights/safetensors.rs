@@ -10,7 +10,7 @@ use super::{DecoderCheckpoint, Role, Rows, Weights};
 use crate::decoder_config::{self, DecoderConfig, LayerConfig};
 use crate::decoder_family::{DecoderFamily, FAMILIES, RecurrentMixer};
 use crate::error::ModelError;
-use crate::safetensors::ModelFolder;
+use crate::safetensors::{ModelFolder, OLD_TEXT_PREFIX};
 
 /// Names outside of layers, except for the output projection.
 const MODEL_NAMES: &[(&str, &str)] = &[("token_embd", "embed_tokens"), ("output_norm", "norm")];
@@ -69,8 +69,18 @@ const MTP_NAMES: &[(&str, &str)] = &[
     ("nextn.shared_head_norm", "norm"),
     ("nextn.embed_tokens", "embed_tokens"),
 ];
-/// The beginnings of the names of tensors that models with recurrent layers do not need: of the vision tower, and of layers that only draft.
-const IGNORED_PREFIXES: &[&str] = &["model.visual.", MTP_PREFIX];
+/// The beginnings of the names of tensors of a multimodal model that its part for texts does not need.
+const TOWER_PREFIXES: &[&str] = &[
+    "model.visual.",
+    "model.vision_tower.",
+    "model.audio_tower.",
+    "model.embed_vision.",
+    "model.embed_audio.",
+    "model.vision_embedder.",
+    "model.multi_modal_projector.",
+    "vision_tower.",
+    "multi_modal_projector.",
+];
 /// The names of an expert's tensors in LFM2, and before transformers 5 in Mixtral.
 const NUMBERED_EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "w1"), ("ffn_up", "w3"), ("ffn_down", "w2")];
 
@@ -101,6 +111,15 @@ impl ModelFolder {
     fn transposed_experts<'a, 'n>(&'a self, name: &'n str) -> Option<StackedExperts<'a, 'n>> {
         let rules = decoder_config::find_family(&self.config)?.experts?;
         rules.transposed.then(|| self.stacked_experts(name))?
+    }
+
+    /// Whether a tensor belongs to a layer that only drafts and follows the others under the same names.
+    fn is_of_draft_layer(&self, name: &str) -> bool {
+        let number = |key: &str| self.config.get(key).and_then(Value::as_u64);
+        let layer = name.strip_prefix(self.prefix()).and_then(|name| name.strip_prefix("layers."));
+        let layer = layer.and_then(|name| name.split_once('.')?.0.parse::<u64>().ok());
+        let has_some = number("num_nextn_predict_layers").is_some_and(|count| count > 0);
+        has_some && layer.zip(number("num_hidden_layers")).is_some_and(|(layer, count)| layer >= count)
     }
 
     fn layer_tensor_name(&self, family: &DecoderFamily, layer: &str, stem: &str, ending: &str) -> Option<String> {
@@ -172,6 +191,9 @@ impl Weights for ModelFolder {
         let family = || decoder_config::find_family(&self.config);
         match stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
             Some((layer, stem)) => self.layer_tensor_name(family()?, layer, stem, ending),
+            None if stem == "output" && self.prefix() == OLD_TEXT_PREFIX => {
+                Some(format!("language_model.lm_head.{ending}"))
+            }
             None if stem == "output" => Some(format!("lm_head.{ending}")),
             None => {
                 let own = family().and_then(|family| find(family.tensor_names, stem));
@@ -217,16 +239,17 @@ impl Weights for ModelFolder {
         self.transposed_experts(name).map_or(0, |experts| experts.copied_bytes())
     }
 
-    /// Leaves out the RoPE frequencies of old exports, which `config.json` describes. A matrix whose codes and scales are tensors of
-    /// their own has one name.
+    /// Leaves out the RoPE frequencies of old exports, which `config.json` describes, vision towers, and layers that only draft.
+    /// A matrix whose codes and scales are tensors of their own has one name.
     fn names(&self) -> Vec<String> {
-        let ignored = match decoder_config::find_family(&self.config) {
-            Some(family) if family.recurrent.is_some() => IGNORED_PREFIXES,
-            Some(family) => family.ignored_prefixes,
-            None => &[],
-        };
+        let family = decoder_config::find_family(&self.config);
+        let may_draft = family.is_some_and(|family| family.recurrent.is_some());
+        let is_of_tower = |name: &str| TOWER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
         let is_needed = |name: &&str| {
-            !name.ends_with(".rotary_emb.inv_freq") && ignored.iter().all(|prefix| !name.starts_with(prefix))
+            !(name.ends_with(".rotary_emb.inv_freq")
+                || (may_draft && name.starts_with(MTP_PREFIX))
+                || self.is_of_draft_layer(name)
+                || (self.is_multimodal() && is_of_tower(name)))
         };
         ModelFolder::names(self).filter(is_needed).filter_map(|name| self.matrix_name(name)).collect()
     }

@@ -11,7 +11,7 @@ use crate::backend::Backend;
 use crate::error::Result;
 use crate::weights::Loader;
 use scaling::llama3;
-pub use scaling::{LongRope, RopeLayout, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
+pub use scaling::{Growth, LongRope, RopeLayout, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
 
 /// The frequencies of a rotary position embedding.
 #[derive(Clone, Debug)]
@@ -22,6 +22,7 @@ pub struct Rope {
     long: Option<(usize, Vec<f32>)>,
     /// The factor of cosines and sines.
     magnitude: f32,
+    growth: Option<Growth>,
 }
 
 impl Rope {
@@ -71,13 +72,18 @@ impl Rope {
         if let Some(stored) = stored {
             frequencies.iter_mut().zip(stored).for_each(|(frequency, divisor)| *frequency /= divisor);
         }
-        Self { frequencies, long, magnitude }
+        Self { frequencies, long, magnitude, growth: spec.growth }
     }
 
     /// Whether a sequence of at most `limit` positions uses the frequencies for long contexts. A sequence must use the same
     /// frequencies for all its keys and queries.
     pub fn is_long(&self, limit: usize) -> bool {
         self.long.as_ref().is_some_and(|(original, _)| limit > *original)
+    }
+
+    /// The factor of cosines and sines at a position.
+    fn magnitude(&self, position: usize) -> f32 {
+        self.magnitude * self.growth.map_or(1., |growth| growth.at(position))
     }
 
     /// The angle per position of each rotated pair.

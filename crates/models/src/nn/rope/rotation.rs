@@ -14,10 +14,12 @@ impl Rope {
     ) -> Result<Angles<B>> {
         let table = |function: fn(f32) -> f32| {
             backend.upload([1, tokens, 1, self.frequencies.len()], &mut |out| {
-                let angles = positions().flat_map(|(position, long)| {
-                    self.frequencies(long).iter().map(move |frequency| position as f32 * frequency)
+                let values = positions().flat_map(|(position, long)| {
+                    let magnitude = self.magnitude(position);
+                    let value = move |frequency: &f32| function(position as f32 * frequency) * magnitude;
+                    self.frequencies(long).iter().map(value)
                 });
-                out.iter_mut().zip(angles).for_each(|(out, angle)| *out = function(angle) * self.magnitude);
+                out.iter_mut().zip(values).for_each(|(out, value)| *out = value);
                 Ok(())
             })
         };

@@ -13,6 +13,23 @@ pub struct RopeSpec {
     pub scaling: RopeScaling,
     /// Whether the checkpoint stores divisors of the frequencies (`rope_freqs.weight`): Llama 3 in GGUF.
     pub stored_factors: bool,
+    /// Cosines and sines grow with the position, and with them whatever is rotated.
+    pub growth: Option<Growth>,
+}
+
+/// Llama 4's scaling of queries in long contexts, which Ministral 3 has, too: the factor of a position is
+/// 1 + `beta` · ln(1 + ⌊position / `original`⌋).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Growth {
+    pub beta: f32,
+    /// The length of the original context in positions.
+    pub original: usize,
+}
+
+impl Growth {
+    pub(super) fn at(self, position: usize) -> f32 {
+        1. + self.beta * ((position / self.original) as f32).ln_1p()
+    }
 }
 
 /// The method that extends the trained context. `original` is the length of that context in positions.
