@@ -10,43 +10,43 @@ use crate::wait::until;
 
 /// A request of no particular API.
 #[derive(Clone, Default)]
-struct Request {
-    system: Option<&'static str>,
+pub struct Request {
+    pub system: Option<&'static str>,
     /// Messages of chat completions with the roles user, assistant and tool.
-    messages: Vec<Value>,
-    max_tokens: u32,
+    pub messages: Vec<Value>,
+    pub max_tokens: u32,
     /// Function tools of chat completions.
-    tools: Vec<Value>,
+    pub tools: Vec<Value>,
     /// `required`, or the name of a tool.
-    choice: Option<&'static str>,
-    schema: Option<Value>,
-    stop: Option<&'static str>,
+    pub choice: Option<&'static str>,
+    pub schema: Option<Value>,
+    pub stop: Option<&'static str>,
     /// Whether the model reasons, and with how many tokens at most.
-    reasoning: Option<u32>,
-    stream: bool,
+    pub reasoning: Option<u32>,
+    pub stream: bool,
 }
 
 /// What a client receives, in the terms of chat completions.
 #[derive(Debug, Default, PartialEq)]
-struct Received {
-    reasoning: String,
-    text: String,
+pub struct Received {
+    pub reasoning: String,
+    pub text: String,
     /// Names and arguments.
-    calls: Vec<(String, Value)>,
-    ending: &'static str,
-    prompt_tokens: u64,
-    cached_tokens: u64,
-    completion_tokens: u64,
+    pub calls: Vec<(String, Value)>,
+    pub ending: &'static str,
+    pub prompt_tokens: u64,
+    pub cached_tokens: u64,
+    pub completion_tokens: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Api {
+pub enum Api {
     Chat,
     Responses,
     Messages,
 }
 
-const APIS: [Api; 3] = [Api::Chat, Api::Responses, Api::Messages];
+pub const APIS: [Api; 3] = [Api::Chat, Api::Responses, Api::Messages];
 
 fn with(mut body: Value, more: Value) -> Value {
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -73,7 +73,7 @@ fn events(stream: &str) -> Vec<Value> {
 }
 
 impl Api {
-    fn path(self) -> &'static str {
+    pub fn path(self) -> &'static str {
         match self {
             Self::Chat => "/openai/v1/chat/completions",
             Self::Responses => "/openai/v1/responses",
@@ -90,7 +90,7 @@ impl Api {
         }
     }
 
-    fn body(self, request: &Request) -> Value {
+    pub fn body(self, request: &Request) -> Value {
         let base = json!({ "model": MODEL, "temperature": 0, "stream": request.stream });
         let own = match self {
             Self::Chat => chat(request),
@@ -100,7 +100,7 @@ impl Api {
         with(base, Value::Object(own.into_iter().filter(|(_, value)| !value.is_null()).collect()))
     }
 
-    fn received(self, response: &Response, stream: bool) -> Received {
+    pub fn received(self, response: &Response, stream: bool) -> Received {
         assert_eq!(response.status, 200, "{self:?}: {}", response.text);
         match (self, stream) {
             (Self::Chat, false) => received_chat(&response.json()),

@@ -2,7 +2,7 @@
 #![cfg(test)]
 #![expect(clippy::disallowed_methods, reason = "tests wait in real time")]
 
-use outpost_testing::{fixtures, hub_server, postgres, tiny_kokoro, tiny_model, tiny_whisper, wait};
+use outpost_testing::{fixtures, hub_server, postgres, scripted_model, tiny_kokoro, tiny_model, tiny_whisper, wait};
 
 #[path = "../common/clock.rs"]
 mod clock;
@@ -42,6 +42,7 @@ mod equal_apis;
 mod error_messages;
 mod files;
 mod fine_tuning;
+mod harmony;
 mod http1;
 mod idempotency;
 mod image_generation;

@@ -335,7 +335,8 @@ impl<B: Recurrent> CausalLm for Decoder<B> {
         let per_layer = self.per_layer_inputs(&ctx, &per_layer_tokens(rows), &x)?;
         let y = ctx.zeros(x.shape())?;
         let mut stream = Some(ResidualStream { x, y });
-        let all = LayerTokens { batches: batches(&|group| sequence_slices(rows, group))?, ctx: &ctx, angles, per_layer };
+        let all =
+            LayerTokens { batches: batches(&|group| sequence_slices(rows, group))?, ctx: &ctx, angles, per_layer };
         // After the last layer that keeps something of all tokens, only those with logits are computed; with a layer for multi-token
         // prediction, all.
         let last_stateful = if self.mtp.is_some() { self.layers.len() } else { self.config.last_stateful_layer() };

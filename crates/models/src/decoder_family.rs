@@ -516,7 +516,13 @@ pub const FAMILIES: &[DecoderFamily] = &[
         experts: Some(MIXTRAL_EXPERTS),
         ..LLAMA
     },
-    DecoderFamily { name: "mistral3", model_types: &["ministral3"], rope_base: 1_000_000., windows: SlidingWindows::All, ..LLAMA },
+    DecoderFamily {
+        name: "mistral3",
+        model_types: &["ministral3"],
+        rope_base: 1_000_000.,
+        windows: SlidingWindows::All,
+        ..LLAMA
+    },
     DecoderFamily {
         name: "smollm3",
         model_types: &["smollm3"],

@@ -60,9 +60,9 @@ impl StateArenas {
     pub fn load(&mut self, group: usize, id: BlockId, mut bytes: &[u8]) -> Result<()> {
         let Some((last, others)) = self.group(group)?.split_last_mut() else { return Ok(()) };
         for arena in others {
-            let own = bytes.split_first_chunk::<LENGTH_BYTES>().and_then(|(length, rest)| {
-                rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)
-            });
+            let own = bytes
+                .split_first_chunk::<LENGTH_BYTES>()
+                .and_then(|(length, rest)| rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?));
             let Some((own, rest)) = own else {
                 return Err(ModelError::Compute(format!("the saved contents of block {id} are incomplete")));
             };

@@ -4,12 +4,14 @@
 pub mod children;
 pub mod decoder_cases;
 pub mod fixtures;
+pub mod harmony;
 pub mod hub_server;
 pub mod huggingface_folder;
 pub mod mxfp4;
 pub mod postgres;
 pub mod rng;
 pub mod script;
+pub mod scripted_model;
 pub mod test_clock;
 pub mod tiny_kokoro;
 pub mod tiny_model;

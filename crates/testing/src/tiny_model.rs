@@ -32,6 +32,8 @@ pub struct TinyModel {
     pub markers: &'static [(&'static str, i32)],
     /// Additional merges.
     pub merges: &'static [&'static str],
+    /// Tokens that a convolution of a recurrent layer depends on.
+    pub conv_kernel: usize,
     /// Metadata keys that name the tokens with these texts.
     pub named_tokens: &'static [(&'static str, &'static str)],
 }
@@ -43,8 +45,6 @@ const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
 /// Positions that a token sees in a layer with a window.
 pub const WINDOW: u32 = 40;
-/// Tokens that a convolution of a recurrent layer depends on.
-const CONV_KERNEL: usize = 3;
 /// The heads of a delta network: of keys and of values. Together, the heads of each have the width of the model.
 const KEY_HEADS: usize = 2;
 const VALUE_HEADS: usize = 4;
@@ -71,6 +71,7 @@ pub const DEFAULT: TinyModel = TinyModel {
     tool_template: None,
     markers: &[],
     merges: &[],
+    conv_kernel: 3,
     named_tokens: &[],
 };
 
@@ -185,7 +186,14 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
         if !has_attention(options, block) {
             let floats = TinyModel { quantized: false, ..*options };
             let mut conv = |name: &str, channels: usize| {
-                tensors.push(matrix(&format!("blk.{block}.{name}"), channels, CONV_KERNEL, 0.7, &floats, random));
+                tensors.push(matrix(
+                    &format!("blk.{block}.{name}"),
+                    channels,
+                    options.conv_kernel,
+                    0.7,
+                    &floats,
+                    random,
+                ));
             };
             match options.architecture {
                 "qwen35" => conv("ssm_conv1d.weight", 3 * width),
@@ -253,7 +261,7 @@ fn has_attention(options: &TinyModel, block: usize) -> bool {
 }
 
 fn matrix(name: &str, rows: usize, columns: usize, scale: f32, options: &TinyModel, random: &mut Random) -> TensorRow {
-    let values: Vec<f32> = (0..rows * columns).map(|_| random.next() * scale).collect();
+    let values: Vec<f32> = (0..rows * columns).map(|_| random.number() * scale).collect();
     let (dtype, type_number) = if options.quantized { (GgmlDType::Q8_0, 8) } else { (GgmlDType::F32, 0) };
     let tensor = Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap();
     let data = QTensor::quantize(&tensor, dtype).unwrap().data().unwrap().into_owned();
@@ -261,7 +269,7 @@ fn matrix(name: &str, rows: usize, columns: usize, scale: f32, options: &TinyMod
 }
 
 fn vector(name: &str, size: usize, center: f32, random: &mut Random) -> TensorRow {
-    let data = (0..size).flat_map(|_| (center + random.next() * 0.2).to_le_bytes()).collect();
+    let data = (0..size).flat_map(|_| (center + random.number() * 0.2).to_le_bytes()).collect();
     (name.to_owned(), vec![size], 0, data)
 }
 
@@ -302,7 +310,7 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
         "qwen35" => {
             add("qwen35.attention.head_count_kv", 4, &(KV_HEADS as u32).to_le_bytes());
             let sizes = [
-                ("conv_kernel", CONV_KERNEL),
+                ("conv_kernel", options.conv_kernel),
                 ("state_size", options.width / KEY_HEADS),
                 ("group_count", KEY_HEADS),
                 ("time_step_rank", VALUE_HEADS),
@@ -317,7 +325,7 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
             let kv_heads = array(4, kv_heads.map(|heads| heads.to_le_bytes().to_vec()));
             add("granitehybrid.attention.head_count_kv", 9, &kv_heads);
             let sizes = [
-                ("conv_kernel", CONV_KERNEL),
+                ("conv_kernel", options.conv_kernel),
                 ("state_size", STATE),
                 ("group_count", 1),
                 ("time_step_rank", VALUE_HEADS),
@@ -330,7 +338,7 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
         "lfm2" => {
             let kv_heads = array(4, kv_heads.map(|heads| heads.to_le_bytes().to_vec()));
             add("lfm2.attention.head_count_kv", 9, &kv_heads);
-            add("lfm2.shortconv.l_cache", 4, &(CONV_KERNEL as u32).to_le_bytes());
+            add("lfm2.shortconv.l_cache", 4, &(options.conv_kernel as u32).to_le_bytes());
         }
         _ => add(&format!("{architecture}.attention.head_count_kv"), 4, &(KV_HEADS as u32).to_le_bytes()),
     }
@@ -360,7 +368,7 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
 }
 
 /// The byte alphabet, the merged tokens, the markers and the special tokens.
-fn vocabulary(options: &TinyModel) -> Vec<String> {
+pub fn vocabulary(options: &TinyModel) -> Vec<String> {
     let plain = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let mut tokens: Vec<String> = (0..=255u8).filter(plain).map(|byte| char::from(byte).to_string()).collect();
     tokens.extend((0x100..0x144u32).map(|code| char::from_u32(code).unwrap().to_string()));
@@ -389,10 +397,10 @@ fn text(out: &mut Vec<u8>, value: &str) {
 }
 
 /// SplitMix64, scaled to numbers from -1 to 1.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> f32 {
+    pub fn number(&mut self) -> f32 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -197,6 +197,7 @@ impl Chat {
             }
         }
         let tools = (Arc::clone(&output.spec.tools), tools_bytes);
+        let has_no_reasoning = call.prompt.disables_reasoning();
         let input = PromptInput { messages: call.messages, options: call.prompt, tools, dialect };
         let requested = call.max_tokens.map(|(count, _)| count);
         let limits = Limits { max_tokens: requested, bounded: true };
@@ -214,7 +215,7 @@ impl Chat {
         of_prompt(call.prompt_logprobs).check_size([fitted.prompt.ids.len()].into_iter(), 1)?;
         let grammar = self.grammars.compile(&model, &output).await?;
         let unenforced = grammar.as_ref().map(|grammar| output.unenforced(grammar)).unwrap_or_default();
-        let reasoning = model.reasoning_after(&fitted.prompt.ids, call.max_reasoning_tokens);
+        let reasoning = model.reasoning_after(&fitted.prompt.ids, call.max_reasoning_tokens, has_no_reasoning);
         let prompt: Arc<[u32]> = fitted.prompt.ids.into();
         let prompt_token_ids = text.has_token_ids.then(|| Arc::clone(&prompt));
         let request = GenerationRequest {

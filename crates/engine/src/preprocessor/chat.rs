@@ -20,7 +20,8 @@ use super::tokenizer_info::{ChatTokenizerInfo, TokenizerDescription};
 use crate::text::chat_template::{PromptError, Template};
 use crate::text::prompt_options::{PromptEnd, PromptOptions, TemplateVariable};
 use crate::text::reasoning::ReasoningSyntax;
-use crate::text::tools::{Tool, ToolPromptStyle, protected};
+use crate::text::tools::{CallFormat, Tool, ToolPromptStyle, protected};
+use crate::tokenizer::harmony::{self, HarmonyTokens};
 use crate::tokenizer::{ChatTokenizer, TokenIds, TokenizeLimits};
 use outpost_common::clock_rng::ClockRng;
 use outpost_content::Message;
@@ -35,6 +36,8 @@ pub struct ChatPreprocessor {
     default: Option<PromptTemplate>,
     /// For requests with tools, if the model has a separate template that shows its call format.
     tool_use: Option<PromptTemplate>,
+    /// Whether the template writes [harmony].
+    writes_harmony: bool,
 }
 
 /// The prompt up to the end of the last message's text. As in transformers, white space around the text is part of it only if
@@ -81,6 +84,10 @@ impl ChatPreprocessor {
         let default = templates.map(TemplateSources::default_template).map(prompt_template).transpose()?;
         let tool_use = templates.and_then(TemplateSources::tool_use_template).map(prompt_template).transpose()?;
         let style = tool_use.as_ref().or(default.as_ref()).map_or(ToolPromptStyle::Described, |used| used.wording);
+        let writes_harmony = style.format() == CallFormat::Harmony;
+        if writes_harmony && HarmonyTokens::of(&vocabulary).is_none() {
+            return Err("the chat template writes harmony, but the vocabulary lacks some of its tokens".to_owned());
+        }
         let template_describes_tools = style != ToolPromptStyle::Described;
         let eos_ids = vocabulary.eos_ids().clone();
         let eos = vocabulary.eos.or_else(|| eos_ids.iter().min().copied());
@@ -103,7 +110,7 @@ impl ChatPreprocessor {
             template_describes_tools,
             description,
         };
-        Ok((Self { tokens, eos_ids, eos, default, tool_use }, info))
+        Ok((Self { tokens, eos_ids, eos, default, tool_use, writes_harmony }, info))
     }
 
     /// Renders the conversation and tokenizes it. Tokenizing stops at `limits`.
@@ -114,7 +121,7 @@ impl ChatPreprocessor {
         options: &PromptOptions,
         limits: &TokenizeLimits,
     ) -> Result<TokenIds, PromptError> {
-        let rendered = self.render_with_tools(messages, tools, options)?;
+        let rendered = self.prompt_text(messages, tools, options)?;
         let prompt = self.tokens.encode_prompt(&rendered, limits);
         if prompt.ids.is_empty() && prompt.complete {
             return Err(PromptError::Broken("it renders these messages to an empty prompt".to_owned()));
@@ -124,7 +131,7 @@ impl ChatPreprocessor {
 
     /// Renders the conversation. Special tokens in messages look like those of the template.
     pub fn text(&self, messages: &[Message], tools: &[Tool], options: &PromptOptions) -> Result<String, PromptError> {
-        Ok(self.tokens.unprotect(&self.render_with_tools(messages, tools, options)?))
+        Ok(self.tokens.unprotect(&self.prompt_text(messages, tools, options)?))
     }
 
     pub fn tokenizer(&self) -> &ChatTokenizer {
@@ -139,6 +146,24 @@ impl ChatPreprocessor {
     /// The token that ends texts.
     pub fn eos(&self) -> Option<u32> {
         self.eos
+    }
+
+    /// Renders the conversation to be continued. gpt-oss was trained with another token after a conversation's last message
+    /// than after earlier ones, which is for training only.
+    fn prompt_text(
+        &self,
+        messages: &[Message],
+        tools: &[Tool],
+        options: &PromptOptions,
+    ) -> Result<String, PromptError> {
+        let mut rendered = self.render_with_tools(messages, tools, options)?;
+        if options.end == PromptEnd::LastMessage
+            && self.writes_harmony
+            && let Some(rest) = rendered.strip_suffix(harmony::RETURN)
+        {
+            rendered = [rest, harmony::END].concat();
+        }
+        Ok(rendered)
     }
 
     /// Renders the conversation up to where `options` says.
@@ -212,7 +237,7 @@ impl ChatPreprocessor {
             all.into_iter().map(|one| Value::from(Serde(one))).collect()
         };
         let variable = |TemplateVariable { name, value }: &TemplateVariable| {
-            (name.clone(), Value::from(Serde(protected(value.clone(), &protect))))
+            (name.clone(), Value::from(Serde(protected(wording.variable(name, value.clone()), &protect))))
         };
         let variables = options.variables.iter().map(variable).collect();
         let generation_prompt = options.end == PromptEnd::NextMessage;

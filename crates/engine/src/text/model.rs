@@ -16,6 +16,7 @@ use crate::runtime::{DeviceIndex, Runtime};
 use crate::text::chat_template::PromptError;
 use crate::text::content_hash;
 use crate::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
+use crate::text::harmony::HarmonySyntax;
 use crate::text::prefix_disk::names::DiskRoot;
 use crate::text::prefix_disk::{ModelIdentity, PrefixDisk};
 use crate::text::prompt_options::PromptOptions;
@@ -57,6 +58,8 @@ pub struct TextNetwork {
     preprocessor: Preprocessor,
     /// How it marks its reasoning, if it reasons.
     reasoning: Option<Arc<ReasoningSyntax>>,
+    /// The tokens of its messages, if it writes them in channels.
+    harmony: Option<Arc<HarmonySyntax>>,
     /// How it writes tool calls.
     call_format: CallFormat,
     template_describes_tools: bool,
@@ -89,6 +92,7 @@ impl TextModel {
         let (preprocessor, info) = Preprocessor::chat(isolation, path, config.vocabulary)?;
         let ChatTokenizerInfo { vocabulary, prepends_space, call_format, reasoning, .. } = info;
         let longest_token = vocabulary.max_token_bytes();
+        let harmony = Some(&vocabulary).filter(|_| call_format == CallFormat::Harmony).and_then(HarmonySyntax::of);
         let network = load_causal_lm(&checkpoint.drafting(options.mtp), backend).map_err(|error| error.to_string())?;
         let content_hash = content_hash::of_network(checkpoint.weights()).map_err(|error| error.to_string())?;
         let network = TextNetwork {
@@ -103,6 +107,7 @@ impl TextModel {
             prepends_space,
             preprocessor,
             reasoning: reasoning.map(Arc::new),
+            harmony: harmony.map(Arc::new),
             call_format,
             template_describes_tools: info.template_describes_tools,
             tokenizer: info.description,
@@ -197,14 +202,23 @@ impl TextModel {
     }
 
     /// The reasoning that may follow a prompt. `None` if the model does not reason, or not after this prompt. `max_tokens`:
-    /// its limit.
-    pub fn reasoning_after(&self, prompt: &[u32], max_tokens: Option<u32>) -> Option<ReasoningRequest> {
+    /// its limit. `is_off`: the request switches it off. Most templates then close the reasoning in the prompt; a model that
+    /// writes channels may not begin it.
+    pub fn reasoning_after(&self, prompt: &[u32], max_tokens: Option<u32>, is_off: bool) -> Option<ReasoningRequest> {
+        if self.harmony.is_some() {
+            return Some(ReasoningRequest { is_open: false, max_tokens: if is_off { Some(0) } else { max_tokens } });
+        }
         let is_open = match self.reasoning.as_ref()?.at_end_of(prompt, &self.vocabulary) {
             PromptReasoning::Before => false,
             PromptReasoning::Open => true,
             PromptReasoning::Closed => return None,
         };
         Some(ReasoningRequest { is_open, max_tokens })
+    }
+
+    /// The tokens of its messages, if it writes them in channels.
+    pub(crate) fn harmony(&self) -> Option<&Arc<HarmonySyntax>> {
+        self.harmony.as_ref()
     }
 
     pub(crate) fn reasoning_parser(&self, request: ReasoningRequest) -> Option<ReasoningParser> {

@@ -11,6 +11,14 @@ pub struct PromptOptions {
     pub variables: Vec<TemplateVariable>,
 }
 
+impl PromptOptions {
+    /// True if the variables switch reasoning off. Later ones take precedence.
+    pub fn disables_reasoning(&self) -> bool {
+        let switches = self.variables.iter().filter(|variable| variable.name == "enable_thinking");
+        switches.last().is_some_and(|variable| variable.value == false)
+    }
+}
+
 /// Where a prompt ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PromptEnd {

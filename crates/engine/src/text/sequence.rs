@@ -1,4 +1,4 @@
-//! One choice being generated: its sampler, grammar, detokenizer and stop strings.
+//! One choice being generated: its sampler, grammar, detokenizer and the parser of its output.
 
 use std::sync::Arc;
 
@@ -6,13 +6,12 @@ use crate::error::Failure;
 use crate::error::are_finite;
 use crate::text::detokenizer::Detokenizer;
 use crate::text::grammar;
+use crate::text::harmony::AllowedTokens;
 use crate::text::logprobs;
 use crate::text::model::TextModel;
-use crate::text::reasoning::{ReasoningParser, Split};
+use crate::text::output_parser::{Output, OutputParser};
 use crate::text::request::{FinishReason, GenerationRequest, TextDelta, TextOptions, TokenInfo, TokenLogprob};
 use crate::text::sampler::Sampler;
-use crate::text::stop::StopMatcher;
-use crate::text::tools::{CallParser, ToolCallDelta};
 
 pub struct Sequence {
     model: Arc<TextModel>,
@@ -22,10 +21,8 @@ pub struct Sequence {
     sampler: Sampler,
     /// The state in the grammar of the requested output format.
     grammar: Option<grammar::GrammarState>,
-    reasoning: Option<ReasoningParser>,
-    calls: Option<CallParser>,
+    parser: OutputParser,
     text: Detokenizer,
-    stop: StopMatcher,
     options: TextOptions,
     logprobs: Option<u8>,
     /// Reports log-probabilities of the end-of-sequence token, too.
@@ -36,16 +33,15 @@ pub struct Sequence {
 
 impl Sequence {
     pub fn new(model: &Arc<TextModel>, request: &GenerationRequest, choice: u32) -> Self {
+        let (parser, grammar) = OutputParser::new(model, request);
         Self {
             model: Arc::clone(model),
             choice,
             last_token: 0,
             sampler: Sampler::new(request.sampling.clone(), request.prompt.ids(), choice),
-            grammar: request.grammar.as_ref().map(|grammar| grammar.state()),
-            calls: request.grammar.as_ref().and_then(|grammar| grammar.syntax.clone()).map(CallParser::new),
-            reasoning: request.reasoning.and_then(|reasoning| model.reasoning_parser(reasoning)),
+            grammar,
+            parser,
             text: Detokenizer::default(),
-            stop: StopMatcher::new(request.stop.clone()).keeping_stop(request.text.keeps_stop),
             options: request.text,
             logprobs: request.logprobs,
             reports_all: request.prompt_logprobs.is_some(),
@@ -67,8 +63,8 @@ impl Sequence {
         if !are_finite(logits) {
             return Err(Failure::not_finite(self.model.id()));
         }
-        let was_reasoning = self.is_reasoning();
-        let raw = self.logprobs.filter(|_| !was_reasoning).map(|_| logits.to_vec());
+        let (was_answer, is_governed) = (self.parser.is_answer(), self.parser.is_governed());
+        let raw = self.logprobs.filter(|_| was_answer).map(|_| logits.to_vec());
         self.restrict(logits)?;
         let ends = self.model.vocabulary.eos_ids();
         let id = self.sampler.next(logits, ends).ok_or(Failure::NoToken)?;
@@ -82,47 +78,49 @@ impl Sequence {
             let tokens = raw.map(|raw| self.token_info(id, &raw)).into_iter().collect();
             return Ok(self.finish(Output::default(), tokens, FinishReason::Stop));
         }
-        let decoded = self.text.push(bytes);
-        if !was_reasoning && !is_last {
+        let decoded = if self.parser.is_marker(id) { self.text.finish() } else { self.text.push(bytes) };
+        if is_governed && !is_last {
             self.consume(id)?;
         }
-        let (output, end) = self.parse(id, &decoded);
-        let raw = raw.filter(|_| !self.is_reasoning());
+        let output = self.parser.push(id, &decoded);
+        let raw = raw.filter(|_| self.parser.is_answer());
         let tokens = raw.map(|raw| self.token_info(id, &raw)).into_iter().collect();
-        if let Some(end) = end {
-            return Ok(self.final_delta(output, tokens, end));
+        if output.end.is_some() {
+            return Ok(self.delta(output, tokens));
         }
         if is_last {
             return Ok(self.finish(output, tokens, FinishReason::Stop));
         }
-        if !self.is_reasoning() && self.grammar.as_ref().is_some_and(grammar::GrammarState::is_complete) {
+        if self.parser.is_governed() && self.grammar.as_ref().is_some_and(grammar::GrammarState::is_complete) {
             return Ok(self.finish(output, tokens, FinishReason::Stop));
         }
         if self.generated >= self.max_tokens {
             return Ok(self.finish(output, tokens, FinishReason::Length));
         }
-        Ok(self.delta(output, tokens, None))
+        Ok(self.delta(output, tokens))
     }
 
-    fn is_reasoning(&self) -> bool {
-        self.reasoning.as_ref().is_some_and(ReasoningParser::is_open)
-    }
-
-    /// Bans the tokens that cannot come next. The grammar applies to the answer only; its first token may begin the
-    /// reasoning instead.
+    /// Bans the tokens that cannot come next. The grammar of most models applies to the answer only; its first token may begin
+    /// the reasoning instead.
     fn restrict(&mut self, logits: &mut [f32]) -> Result<(), Failure> {
-        let forced = self.reasoning.as_ref().and_then(ReasoningParser::forced);
-        if let Some(forced) = forced {
-            let others = logits.iter_mut().enumerate().filter(|(id, _)| *id != forced as usize);
-            others.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+        match self.parser.allowed() {
+            AllowedTokens::All => {}
+            AllowedTokens::Only(allowed) => {
+                let others = (0..).zip(logits.iter_mut()).filter(|(id, _)| !allowed.contains(id));
+                others.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+            }
+            AllowedTokens::AllBut(banned) => {
+                for id in banned {
+                    logits.get_mut(*id as usize).into_iter().for_each(|logit| *logit = f32::NEG_INFINITY);
+                }
+            }
         }
-        // A token is forced only within the reasoning.
-        if self.is_reasoning() {
+        if !self.parser.is_governed() {
             return Ok(());
         }
         let Some(grammar) = &mut self.grammar else { return Ok(()) };
-        let opening = self.reasoning.as_ref().and_then(ReasoningParser::opening_id).map(|id| id as usize);
-        let kept = opening.and_then(|id| Some((id, *logits.get(id)?)));
+        let exempt = self.parser.exempt().map(|id| id as usize);
+        let kept = exempt.and_then(|id| Some((id, *logits.get(id)?)));
         grammar.restrict(logits)?;
         if let Some((id, logit)) = kept
             && let Some(slot) = logits.get_mut(id)
@@ -132,74 +130,25 @@ impl Sequence {
         Ok(())
     }
 
-    /// Advances the grammar, if there is one, past a token that does not begin the reasoning.
+    /// Advances the grammar, if there is one, past a token that it governs.
     fn consume(&mut self, id: u32) -> Result<(), Failure> {
         let Some(grammar) = &mut self.grammar else { return Ok(()) };
-        if let Some(reasoning) = &mut self.reasoning {
-            if reasoning.opening_id() == Some(id) {
-                return Ok(());
-            }
-            reasoning.skip();
-        }
-        grammar.consume(id)
-    }
-
-    /// Splits a token's text into reasoning, text and tool calls. Also returns the reason if the choice ends with it.
-    fn parse(&mut self, id: u32, decoded: &str) -> (Output, Option<FinishReason>) {
-        let Some(parser) = &mut self.reasoning else { return self.parse_answer(id, decoded) };
-        let Split { reasoning, answer } = parser.push(id, decoded);
-        if parser.is_open() {
-            return (Output { reasoning, ..Output::default() }, None);
-        }
-        let (output, end) = self.parse_answer(id, &answer);
-        (Output { reasoning, ..output }, end)
-    }
-
-    fn parse_answer(&mut self, id: u32, decoded: &str) -> (Output, Option<FinishReason>) {
-        let Some(parser) = &mut self.calls else {
-            let (text, stopped) = self.stop.push(decoded);
-            return (Output { text, ..Output::default() }, stopped.map(FinishReason::StopString));
-        };
-        let parsed = parser.push(id, decoded);
-        let (mut text, stopped) = self.stop.push(&parsed.text);
-        if let Some(index) = stopped {
-            return (Output { text, ..Output::default() }, Some(FinishReason::StopString(index)));
-        }
-        if parser.is_calling() {
-            text.push_str(&self.stop.finish());
-        }
-        (Output { text, calls: parsed.calls, ..Output::default() }, parsed.done.then_some(FinishReason::Stop))
+        if self.parser.is_taken_by_grammar(id) { grammar.consume(id) } else { Ok(()) }
     }
 
     /// Ends the choice and flushes the text that was held back.
-    fn finish(&mut self, mut output: Output, tokens: Vec<TokenInfo>, end: FinishReason) -> TextDelta {
-        let mut rest = self.text.finish();
-        if let Some(parser) = &mut self.reasoning {
-            let Split { reasoning, answer } = parser.finish(&rest);
-            output.reasoning.push_str(&reasoning);
-            rest = answer;
-        }
-        if let Some(parser) = &mut self.calls {
-            // An incomplete character inside a call is not text.
-            rest = if parser.is_calling() { String::new() } else { parser.finish() + &rest };
-        }
-        let (more, stopped) = self.stop.push(&rest);
-        output.text.push_str(&more);
-        if let Some(index) = stopped {
-            return self.final_delta(output, tokens, FinishReason::StopString(index));
-        }
-        output.text.push_str(&self.stop.finish());
-        self.final_delta(output, tokens, end)
+    fn finish(&mut self, output: Output, tokens: Vec<TokenInfo>, end: FinishReason) -> TextDelta {
+        let rest = self.text.finish();
+        let output = self.parser.finish(rest, output, end);
+        self.delta(output, tokens)
     }
 
-    fn final_delta(&self, output: Output, tokens: Vec<TokenInfo>, end: FinishReason) -> TextDelta {
-        let called = self.calls.as_ref().is_some_and(CallParser::has_calls);
-        let end = if called && end == FinishReason::Stop { FinishReason::ToolCalls } else { end };
-        self.delta(output, tokens, Some(end))
-    }
-
-    fn delta(&self, output: Output, tokens: Vec<TokenInfo>, end: Option<FinishReason>) -> TextDelta {
-        let Output { reasoning, text, calls } = output;
+    fn delta(&self, output: Output, tokens: Vec<TokenInfo>) -> TextDelta {
+        let Output { reasoning, text, calls, end } = output;
+        let end = match end {
+            Some(FinishReason::Stop) if self.parser.has_calls() => Some(FinishReason::ToolCalls),
+            end => end,
+        };
         // A choice that ends at its prompt has none.
         let has_token = self.options.has_token_ids && self.generated > 0;
         TextDelta {
@@ -211,7 +160,7 @@ impl Sequence {
             token_ids: if has_token { vec![self.last_token] } else { Vec::new() },
             prompt: None,
             generated: self.generated,
-            reasoning_tokens: self.reasoning.as_ref().map_or(0, ReasoningParser::tokens),
+            reasoning_tokens: self.parser.reasoning_tokens(),
             cached: 0,
             end,
         }
@@ -232,12 +181,4 @@ impl Sequence {
             top: top.into_iter().map(|(id, logit)| describe(id, logit)).collect(),
         }
     }
-}
-
-/// The output that a step adds for the client.
-#[derive(Default)]
-struct Output {
-    reasoning: String,
-    text: String,
-    calls: Vec<ToolCallDelta>,
 }

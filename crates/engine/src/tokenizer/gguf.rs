@@ -206,7 +206,8 @@ impl ChatTokenizer {
             eos_ids,
             bos: table.id("tokenizer.ggml.bos_token_id").or(bos),
             eos,
-        };
+        }
+        .with_harmony();
         let adds_bos = metadata.flag("tokenizer.ggml.add_bos_token").unwrap_or(add_bos);
         let prefix = vocabulary.bos.filter(|_| adds_bos);
         let with_text = |text: &str| table.texts.iter().position(|other| other == text).map(|id| id as u32);

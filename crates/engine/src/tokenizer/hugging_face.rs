@@ -178,7 +178,7 @@ impl ChatTokenizer {
         // TemplateSources write the BOS token themselves; transformers adds none to rendered prompts.
         Ok((
             Self { encoder, special_tokens, prefix: None, document_bos, fim },
-            Vocabulary { bytes, control, eos_ids, bos, eos },
+            Vocabulary { bytes, control, eos_ids, bos, eos }.with_harmony(),
         ))
     }
 }

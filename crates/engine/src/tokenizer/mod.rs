@@ -8,6 +8,7 @@ mod chunks;
 pub mod files;
 mod fill_in_the_middle;
 mod gguf;
+pub mod harmony;
 mod hugging_face;
 mod infill_encoder;
 pub mod pretokenizer;
@@ -32,11 +33,13 @@ pub use gguf::{GgufVocabulary, check, has_fim_tokens};
 pub use hugging_face::{check as check_hugging_face, tokenizer_json};
 pub use vocabulary::Vocabulary;
 
-/// Control tokens that end generation, in addition to the EOS token that the file names. Those of the second line end the
+/// Control tokens that end generation, in addition to the EOS token that the file names. Those of the last line end the
 /// middle of a fill-in-the-middle prompt.
 #[rustfmt::skip]
 const EOS_TOKENS: &[&str] = &[
     "<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end|>", "<|end_of_text|>", "<|eom_id|>", "<end_of_turn>", "<turn|>",
+    // After the calls of Gemma 4.
+    "<|tool_response>",
     "▁<EOT>", "<EOT>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
 ];
 

@@ -294,7 +294,9 @@ fn blocks_of_several_arenas_are_saved_and_restored() {
     for block in 0..2 {
         let mut saved = Vec::new();
         first.save(0, block, &mut saved).unwrap();
-        assert!(second.load(0, block, &saved[..saved.len() - 1]).is_err() && second.load(0, block, &saved[..7]).is_err());
+        assert!(
+            second.load(0, block, &saved[..saved.len() - 1]).is_err() && second.load(0, block, &saved[..7]).is_err()
+        );
         second.load(0, block, &saved).unwrap();
     }
     let next = BatchRow { start: 32, ..row(&[5], &tables, LogitsAt::Last) };

@@ -18,6 +18,7 @@ mod encoder_backends;
 mod encoder_families;
 mod external_components;
 mod generation;
+mod harmony;
 mod harness;
 mod huggingface_folders;
 mod image_generation;

@@ -40,7 +40,7 @@ fn prompt(rig: &Rig, variables: Vec<TemplateVariable>) -> Vec<u32> {
 
 /// A request with a limit of the reasoning. The model does not close it by itself, but may be forced to.
 fn limited(rig: &Rig, prompt: Vec<u32>, max_reasoning: Option<u32>) -> GenerationRequest {
-    let reasoning = rig.model.reasoning_after(&prompt, max_reasoning);
+    let reasoning = rig.model.reasoning_after(&prompt, max_reasoning, false);
     let mut request = GenerationRequest { reasoning, ..request(prompt, 60) };
     request.sampling.logit_bias = vec![(marker_ids(rig).1, UNLIKELY)];
     request
@@ -120,7 +120,7 @@ async fn the_model_may_begin_to_reason_unless_the_prompt_has_closed_it() {
         let (_, text, tokens, _) = run(&rig, begin(prompt(&rig, vec![]))).await;
         assert_eq!(tokens, 4, "the opening marker, two more tokens and the closing marker: {text}");
         let closed = prompt(&rig, vec![TemplateVariable::new("enable_thinking", false)]);
-        assert_eq!(rig.model.reasoning_after(&closed, None), None);
+        assert_eq!(rig.model.reasoning_after(&closed, None, false), None);
         let (reasoning, _, tokens, _) = run(&rig, begin(closed)).await;
         assert_eq!((reasoning.as_str(), tokens), ("", 0));
     }

@@ -164,7 +164,13 @@ impl<B: PagedAttention> Attention<B> {
             let [queries, gates] = self.split_queries(ctx, q)?;
             (q, gate) = (queries, Some(gates));
         }
-        let q = self.place(ctx, q, self.q_norm.as_ref(), self.shape.heads, self.ropes[0].and_then(|index| angles.get(index)))?;
+        let q = self.place(
+            ctx,
+            q,
+            self.q_norm.as_ref(),
+            self.shape.heads,
+            self.ropes[0].and_then(|index| angles.get(index)),
+        )?;
         let kv = kv.map(|(own, kv)| self.place_kv(ctx, own, kv, angles)).transpose()?;
         Ok(Projected { q, kv, gate })
     }
@@ -181,7 +187,16 @@ impl<B: PagedAttention> Attention<B> {
             Some(norm) => ctx.norm(norm, &v)?,
             None => v,
         };
-        Ok([self.place(ctx, k, own.k_norm.as_ref(), self.shape.kv_heads, self.ropes[1].and_then(|index| angles.get(index)))?, v])
+        Ok([
+            self.place(
+                ctx,
+                k,
+                own.k_norm.as_ref(),
+                self.shape.kv_heads,
+                self.ropes[1].and_then(|index| angles.get(index)),
+            )?,
+            v,
+        ])
     }
 
     /// Normalizes the queries or keys of `heads` heads, and rotates them to their positions.
@@ -220,11 +235,7 @@ impl<B: PagedAttention> Attention<B> {
 }
 
 /// The norm of each head of values, which has no weights.
-fn value_norm<B: PagedAttention>(
-    loader: &Loader<'_, B>,
-    config: &DecoderConfig,
-    head_width: usize,
-) -> Result<Norm<B>> {
+fn value_norm<B: PagedAttention>(loader: &Loader<'_, B>, config: &DecoderConfig, head_width: usize) -> Result<Norm<B>> {
     let weight = loader.backend().vector(vec![1.; head_width])?;
     Ok(Norm { kind: config.norm.kind, weight, bias: None, epsilon: config.norm.epsilon })
 }

@@ -135,9 +135,8 @@ impl<B: PagedAttention> LatentAttention<B> {
         // Only whole rows can be dropped.
         let run = greatest_common_divisor(rank, width);
         let runs = ctx.reshape(sums, [1, tokens * heads * width / run, 1, run])?;
-        let kept: Vec<usize> = (0..tokens * heads)
-            .flat_map(|row| row * width / run..row * width / run + rank / run)
-            .collect();
+        let kept: Vec<usize> =
+            (0..tokens * heads).flat_map(|row| row * width / run..row * width / run + rank / run).collect();
         let latent = ctx.reshape(ctx.gather_rows(&runs, &kept)?, [1, tokens, 1, heads * rank])?;
         let values = self.for_each_head(ctx, &self.values, latent)?;
         ctx.reshape(values, [1, tokens, 1, heads * value_width])

@@ -102,9 +102,7 @@ impl<B: Recurrent> Mixer<B> {
     ) -> Result<Tensor<B>> {
         match (self, state) {
             (Self::Attention(attention), LayerState::Attention(kv)) => attention.forward(ctx, normed, angles, kv),
-            (Self::LatentAttention(attention), LayerState::Attention(kv)) => {
-                attention.forward(ctx, normed, angles, kv)
-            }
+            (Self::LatentAttention(attention), LayerState::Attention(kv)) => attention.forward(ctx, normed, angles, kv),
             (Self::ShortConv(conv), LayerState::Recurrent(states)) => conv.forward(ctx, &normed, states),
             (Self::DeltaNet(net), LayerState::Recurrent(states)) => net.forward(ctx, &normed, states),
             (Self::Mamba2(mamba), LayerState::Recurrent(states)) => mamba.forward(ctx, &normed, states),

@@ -509,20 +509,28 @@ fn layers(
         family.without_rope == LayersWithoutRope::FullAttention && config.get("sliding_window").is_some();
     let recurrent = recurrent_mixers(config, family, layer_count)?;
     let has_values = !(family.value_norms && config.flag("attention_k_eq_v")? == Some(true));
-    let layer = |((((rotates, window), recurrent), feed_forward), sizes): ((((bool, Option<usize>), _), _), &[usize; 2])| {
-        let rotates = rotates && (window.is_some() || !only_windows_rotate);
-        let rope = rotates.then_some(if window.is_some() { ropes - 1 } else { 0 });
-        let attention = || {
-            let ([kv_heads, head_width], keys_as_values) = (*sizes, !has_values && window.is_none());
-            MixerConfig::Attention(AttentionConfig { window, rope, kv_heads, head_width, keys_as_values, ..attention })
+    let layer =
+        |((((rotates, window), recurrent), feed_forward), sizes): ((((bool, Option<usize>), _), _), &[usize; 2])| {
+            let rotates = rotates && (window.is_some() || !only_windows_rotate);
+            let rope = rotates.then_some(if window.is_some() { ropes - 1 } else { 0 });
+            let attention = || {
+                let ([kv_heads, head_width], keys_as_values) = (*sizes, !has_values && window.is_none());
+                MixerConfig::Attention(AttentionConfig {
+                    window,
+                    rope,
+                    kv_heads,
+                    head_width,
+                    keys_as_values,
+                    ..attention
+                })
+            };
+            LayerConfig {
+                mixer: Some(Option::unwrap_or_else(recurrent, attention)),
+                feed_forward: Some(feed_forward),
+                norms: family.norms,
+                parallel: family.parallel,
+            }
         };
-        LayerConfig {
-            mixer: Some(Option::unwrap_or_else(recurrent, attention)),
-            feed_forward: Some(feed_forward),
-            norms: family.norms,
-            parallel: family.parallel,
-        }
-    };
     Ok(rotates.into_iter().zip(windows).zip(recurrent).zip(feed_forward).zip(sizes).map(layer).collect())
 }
 

@@ -3,8 +3,8 @@
 
 use super::unknown_family::{UnknownFamily, unknown_stems};
 use super::{
-    AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LayerConfig, Mamba2Config,
-    LatentConfig, MixerConfig, MoeConfig, PerLayerConfig, SharedExpertConfig, ShortConvConfig, add_query_rope,
+    AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LatentConfig, LayerConfig,
+    Mamba2Config, MixerConfig, MoeConfig, PerLayerConfig, SharedExpertConfig, ShortConvConfig, add_query_rope,
 };
 use crate::backend::{ExpertGroups, NormKind, RecurrenceShape, RouterWeights, Routing};
 use crate::decoder_family::{
@@ -94,9 +94,8 @@ impl DecoderConfig {
             kv_layer: None,
             latent,
         };
-        let has_values = |layer: usize| {
-            !family.value_norms || header.tensor(&format!("blk.{layer}.attn_v.weight")).is_some()
-        };
+        let has_values =
+            |layer: usize| !family.value_norms || header.tensor(&format!("blk.{layer}.attn_v.weight")).is_some();
         let epsilon = match family.norm_kind {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
             NormKind::Layer => "attention.layer_norm_epsilon",
@@ -203,7 +202,13 @@ fn latent(keys: &ArchitectureMetadata<'_>) -> Result<LatentConfig, ModelError> {
         Some(_) => Some(keys.required("attention.q_lora_rank", 1 << 16)?),
     };
     let value_width = width("attention.value_length_mla", "attention.value_length")?;
-    Ok(LatentConfig { query_rank, rank: keys.required("attention.kv_lora_rank", 1 << 12)?, unrotated, rotated, value_width })
+    Ok(LatentConfig {
+        query_rank,
+        rank: keys.required("attention.kv_lora_rank", 1 << 12)?,
+        unrotated,
+        rotated,
+        value_width,
+    })
 }
 
 /// The factor of queries and keys; see [`yarn`].
@@ -375,7 +380,7 @@ fn ropes(
         None => RopeSpec { base, scaling: RopeScaling::None, ..global.clone() },
         Some(_) => {
             let rotated = keys.optional("rope.dimension_count_swa", local_head_width, 1 << 12)?;
-            RopeSpec { base, rotated, scaling: RopeScaling::None, stored_factors: false }
+            RopeSpec { base, rotated, scaling: RopeScaling::None, stored_factors: false, growth: None }
         }
     };
     Ok(vec![global, local])

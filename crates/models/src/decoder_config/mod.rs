@@ -303,7 +303,13 @@ impl DecoderConfig {
             norms: NormPlacement::Before,
             parallel: false,
         };
-        let rope = RopeSpec { base: 10_000., rotated: head_width, scaling: RopeScaling::None, stored_factors: false, growth: None };
+        let rope = RopeSpec {
+            base: 10_000.,
+            rotated: head_width,
+            scaling: RopeScaling::None,
+            stored_factors: false,
+            growth: None,
+        };
         Self {
             width,
             vocabulary,
@@ -648,7 +654,9 @@ fn add_query_rope(ropes: &mut Vec<RopeSpec>, growth: Option<Growth>) -> Option<u
 fn check_rope(rope: &RopeSpec, head_width: usize) -> Result<(), ModelError> {
     let RopeSpec { rotated, scaling, growth, .. } = rope;
     if growth.is_some() && *rotated != head_width {
-        return reject_config(format!("queries grow with their position, but only {rotated} of {head_width} elements rotate"));
+        return reject_config(format!(
+            "queries grow with their position, but only {rotated} of {head_width} elements rotate"
+        ));
     }
     if *rotated == 0 || !rotated.is_multiple_of(2) || *rotated > head_width {
         return reject_config(format!("{rotated} of {head_width} elements of a head cannot be rotated"));

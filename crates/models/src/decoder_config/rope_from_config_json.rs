@@ -86,7 +86,7 @@ fn rope(
     if kind == Some("proportional") {
         let pairs = (fraction * head_width as f32) as usize / 2;
         let scaling = RopeScaling::Proportional { pairs, factor: parameter("factor")?.unwrap_or(1.) };
-        return Ok(RopeSpec { base, rotated: head_width, scaling, stored_factors: false });
+        return Ok(RopeSpec { base, rotated: head_width, scaling, stored_factors: false, growth: None });
     }
     if fraction != 1. && !family.partial_rotary {
         return reject_config(format!("a partial_rotary_factor of {fraction} is not supported for {}", family.name));
@@ -101,7 +101,13 @@ fn rope(
         },
         None => RopeScaling::None,
     };
-    Ok(RopeSpec { base, rotated: (head_width as f32 * fraction) as usize, scaling, stored_factors: false, growth: None })
+    Ok(RopeSpec {
+        base,
+        rotated: (head_width as f32 * fraction) as usize,
+        scaling,
+        stored_factors: false,
+        growth: None,
+    })
 }
 
 /// The base that NTK-aware scaling makes of another one for heads of this width.

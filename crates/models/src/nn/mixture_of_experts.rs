@@ -35,12 +35,7 @@ impl<B: Backend> MixtureOfExperts<B> {
     }
 
     /// The router has an input of its own.
-    pub fn forward_routed(
-        &self,
-        ctx: &Context<'_, B>,
-        x: &Tensor<B>,
-        router_input: &Tensor<B>,
-    ) -> Result<Tensor<B>> {
+    pub fn forward_routed(&self, ctx: &Context<'_, B>, x: &Tensor<B>, router_input: &Tensor<B>) -> Result<Tensor<B>> {
         let scores = self.router.forward(ctx, router_input)?;
         let RoutedTokens { mut weights, tokens } = ctx.route(&self.routing, self.selection_bias.as_deref(), scores)?;
         if let Some(scales) = &self.expert_scales {

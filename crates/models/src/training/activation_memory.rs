@@ -39,12 +39,12 @@ pub fn activation_bytes(config: &DecoderConfig, tokens: usize, longest: usize, k
     };
     let graph = config.layers.iter().map(of_layer).max().unwrap_or(0);
     // The gates of per-layer embeddings, and the parts of all layers.
-    let (gates, parts) = config.per_layer.map_or((0, 0), |plan| (6 * plan.width + 6 * width, 4 * plan.width * layer_count));
+    let (gates, parts) =
+        config.per_layer.map_or((0, 0), |plan| (6 * plan.width + 6 * width, 4 * plan.width * layer_count));
     let graph = graph + gates;
     // Keys and values that other layers read, and their gradients.
     let sources = (0..layer_count).filter(|layer| config.is_kv_source(*layer));
-    let shared: usize =
-        sources.filter_map(|layer| Some(4 * config.layers.get(layer)?.attention()?.kv_width())).sum();
+    let shared: usize = sources.filter_map(|layer| Some(4 * config.layers.get(layer)?.attention()?.kv_width())).sum();
     // The backward pass has a gradient for each of them.
     let layers = if keep_graphs { layer_count + 1 } else { 2 };
     let floats = tokens * (layers * graph + (layer_count + 4) * width + parts + shared);

@@ -14,6 +14,7 @@
 
 mod error;
 mod gbnf;
+mod harmony;
 mod json_string;
 mod parameters;
 mod part;

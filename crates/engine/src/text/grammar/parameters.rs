@@ -1,10 +1,11 @@
-//! Grammars of arguments that a model writes parameter by parameter: [between tags](tagged), or [as Python](python) does.
+//! Grammars of arguments that a model writes parameter by parameter: [between tags](tagged), or as [literals](literals) of
+//! Python or Gemma.
 //!
 //! Parameters come in the order of the schema, as the properties of JSON do. Keywords of the schema of all arguments that are not listed
 //! here have no part in these grammars. They are left open, and refused for a strict tool.
 
 mod builder;
-mod python;
+mod literals;
 mod tagged;
 
 use llguidance::api::GrammarWithLexer;
@@ -18,6 +19,7 @@ use crate::text::tools::{ArgumentStyle, InputFormat, Tool};
 use builder::{Builder, names};
 
 pub(super) use builder::{Budget, ParameterGrammar};
+pub(super) use literals::LiteralStyle;
 
 /// Keywords of the schema of all arguments that are enforced here, or that say nothing about them.
 const KNOWN: [&str; 12] = [
@@ -39,23 +41,23 @@ const KNOWN: [&str; 12] = [
 fn undescribed(style: ArgumentStyle) -> String {
     match style {
         ArgumentStyle::Tagged => tagged::undescribed(),
-        _ => python::undescribed(),
+        _ => literals::undescribed(),
     }
 }
 
 /// The rules that the grammars of all tools share.
-pub(super) fn shared_rules(style: ArgumentStyle) -> String {
-    match style {
+pub(super) fn shared_rules(style: LiteralStyle) -> String {
+    match style.arguments {
         ArgumentStyle::Json => String::new(),
         ArgumentStyle::Tagged => tagged::RULES.to_owned(),
-        ArgumentStyle::Python => python::rules(),
+        ArgumentStyle::Python | ArgumentStyle::Gemma => style.rules(),
     }
 }
 
 impl ParameterGrammar {
     /// `index`: that of the tool among those of the request.
     pub fn new(
-        style: ArgumentStyle,
+        style: LiteralStyle,
         index: usize,
         tool: &Tool,
         budget: &mut Budget,
@@ -67,7 +69,9 @@ impl ParameterGrammar {
         let root = object_schema(index, tool)?;
         // Checks the schema and its size.
         let whole = Part::new(String::new(), &root, String::new(), false, Some(index), multiples)?;
+        let arguments = style.arguments;
         let mut builder = Builder {
+            style,
             index,
             tool,
             root: &root,
@@ -80,21 +84,21 @@ impl ParameterGrammar {
         };
         match whole.unenforced.iter().any(String::is_empty) {
             // It is too large.
-            true => builder.leave_all_open(style)?,
-            false => builder.parameters(style)?,
+            true => builder.leave_all_open(arguments)?,
+            false => builder.parameters(arguments)?,
         }
         Ok(builder.written)
     }
 
     /// The input of a custom tool.
-    fn of_input(style: ArgumentStyle, index: usize, format: &InputFormat) -> Result<Self, GrammarError> {
+    fn of_input(style: LiteralStyle, index: usize, format: &InputFormat) -> Result<Self, GrammarError> {
         // Also checks the format and its size.
         let string =
             json_string::string(format).map_err(|what| GrammarError::schema(Some(index), String::new(), what))?;
         let name = format!("value_{index}");
-        let (expression, input) = match style {
+        let (expression, input) = match style.arguments {
             ArgumentStyle::Tagged => tagged::input(format, &name),
-            _ => (format!("\"input=\" @{name}"), Some(GrammarWithLexer::from_lark(string))),
+            _ => (style.input(&name), Some(GrammarWithLexer::from_lark(string))),
         };
         let input = input.map(|grammar| GrammarWithLexer { name: Some(name), ..grammar });
         Ok(Self { expression, input, ..Self::default() })
@@ -124,7 +128,7 @@ impl Builder<'_> {
             return Ok(());
         };
         let required = names(root.get("required"));
-        if style == ArgumentStyle::Python && !self.has_rules(2 * properties.len()) {
+        if style != ArgumentStyle::Tagged && !self.has_rules(2 * properties.len()) {
             return self.leave_all_open(style);
         }
         if required.iter().any(|name| !properties.contains_key(*name)) {
@@ -133,19 +137,19 @@ impl Builder<'_> {
         let mut parameters = Vec::new();
         let is_possible =
             |(name, schema): &(&String, &Value)| *schema != &json!(false) || required.contains(&name.as_str());
-        for (name, schema) in properties.iter().filter(is_possible) {
+        for (name, schema) in self.style.ordered(properties).into_iter().filter(is_possible) {
             let pointer = schema::child("/properties", name);
             let is_required = required.contains(&name.as_str());
             let parameter = match style {
                 ArgumentStyle::Tagged => Some(self.tagged_parameter(name, schema, &pointer)?),
-                _ => self.python_parameter(name, schema, &pointer, is_required)?,
+                _ => self.literal_parameter(name, schema, &pointer, is_required)?,
             };
             parameters.extend(parameter.map(|parameter| (parameter, is_required)));
         }
         self.written.expression = match style {
             ArgumentStyle::Tagged => tagged::sequence(&parameters),
             _ if parameters.is_empty() => String::new(),
-            _ => self.python_sequence(&parameters),
+            _ => self.literal_sequence(&parameters),
         };
         Ok(())
     }

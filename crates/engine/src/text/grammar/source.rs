@@ -6,11 +6,12 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::json;
 
 use super::error::GrammarError;
-use super::json_string;
-use super::parameters::{self, Budget, ParameterGrammar};
+use super::parameters::{self, Budget, LiteralStyle, ParameterGrammar};
 use super::part::{Part, Unenforced, object_schema};
 use super::regex_escape::{escape, quote, without_anchors};
 use super::schema::{Multiples, WHITE_SPACE};
+use super::{harmony, json_string};
+use crate::text::tools::literals::GEMMA_QUOTE;
 use crate::text::tools::{
     ArgumentStyle, CallFormat, CallSyntax, InputFormat, OutputSpec, PYTHON, TextFormat, Tool, bare_call,
 };
@@ -47,10 +48,11 @@ pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<So
     let text = if has_text { text_grammar(&spec.text)? } else { None };
     let (mut inputs, mut unenforced, mut rules) = (Vec::new(), Vec::new(), String::new());
     let Some(syntax) = syntax else { return Ok(Source { lark: None, text, schemas, inputs, unenforced }) };
-    let style = syntax.format.notation().arguments;
+    let quote = syntax.control_tokens.iter().find(|(marker, _)| *marker == GEMMA_QUOTE).map(|(_, id)| *id);
+    let style = LiteralStyle { arguments: syntax.format.notation().arguments, quote };
     let (mut expressions, mut budget) = (Vec::new(), Budget::default());
     for (index, tool) in &syntax.callable {
-        if style == ArgumentStyle::Json {
+        if style.arguments == ArgumentStyle::Json {
             match &tool.input {
                 None => schemas.push(arguments(*index, tool, &mut multiples)?),
                 Some(format) => inputs.push((*index, input(*index, format)?)),
@@ -70,7 +72,11 @@ pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<So
         let what = "This model starts tool calls the same way as JSON text, so a format of the text cannot be combined with optional tools. Set tool_choice to \"required\" or \"none\", or omit the format.";
         return Err(GrammarError::Combination(what.to_owned()));
     }
-    Ok(Source { lark: Some(lark(syntax, &expressions) + &rules), text, schemas, inputs, unenforced })
+    let lark = match syntax.format {
+        CallFormat::Harmony => harmony::lark(syntax, &expressions, MAX_CALLS),
+        _ => lark(syntax, &expressions),
+    };
+    Ok(Source { lark: Some(lark + &rules), text, schemas, inputs, unenforced })
 }
 
 fn text_schema(spec: &OutputSpec, multiples: &mut Multiples) -> Result<Option<Part>, GrammarError> {
@@ -138,8 +144,17 @@ fn lark(syntax: &CallSyntax, arguments: &[String]) -> String {
     let names: Vec<String> = syntax.callable.iter().map(|(index, _)| format!("call_{index}")).collect();
     rule("call", &names.join(" | "));
     let tail = literal(notation.tail, syntax);
+    let call_id = notation.call_id.map(|(marker, size)| format!("{} /[a-zA-Z0-9]{{{size}}}/", literal(marker, syntax)));
     for ((index, tool), arguments) in syntax.callable.iter().zip(arguments) {
-        rule(&format!("call_{index}"), &format!("{} {arguments} {tail}", quote(&notation.head(&tool.name))));
+        let name = literal(&notation.name(&tool.name), syntax);
+        let after_name = literal(notation.after_name(), syntax);
+        let head = match &call_id {
+            // A name and what follows it are one lexeme.
+            None if after_name.starts_with('"') => quote(&notation.head(&tool.name)),
+            None => format!("{name} {after_name}"),
+            Some(id) => format!("{name} ({id})? {after_name}"),
+        };
+        rule(&format!("call_{index}"), &format!("{head} {arguments} {tail}"));
     }
     if syntax.free_text && !notation.openings.is_empty() {
         out.push_str(&plain(syntax));

@@ -504,6 +504,23 @@ fn calls_are_a_list_of_json_after_a_marker() {
     }
 }
 
+#[test]
+fn calls_are_a_name_and_arguments_between_markers() {
+    let call = |id: &str| format!("[TOOL_CALLS]get_weather{id}[ARGS]{{\"city\": \"Oslo\"}}");
+    for id in ["", "[CALL_ID]0aB345678"] {
+        for text in [call(id), format!("Text {}[TOOL_CALLS]get[ARGS]{{}}", call(id))] {
+            assert_eq!(accepted(CallFormat::MistralArgs, true, &text), (text.len(), true), "{text}");
+            let other = text.replace("city", "town");
+            let refused = accepted(CallFormat::MistralArgs, true, &other);
+            assert_eq!(refused, (other.find("town").unwrap(), false), "{other}");
+        }
+        let two = call(id).repeat(2);
+        assert_eq!(accepted(CallFormat::MistralArgs, false, &two), (call(id).len(), false));
+    }
+    let short = call("[CALL_ID]0aB34");
+    assert_eq!(accepted(CallFormat::MistralArgs, true, &short).0, short.find("[ARGS]").unwrap());
+}
+
 /// The syntax of a single tool `f` with these parameters, written as Python writes them.
 fn python(parameters: serde_json::Value, strict: bool) -> CallSyntax {
     let mut syntax = syntax(CallFormat::Lfm2, true);
@@ -513,12 +530,22 @@ fn python(parameters: serde_json::Value, strict: bool) -> CallSyntax {
     syntax
 }
 
-/// What the grammar of a tool with this schema accepts. Arguments that it accepts are read by the parser, and valid.
 fn check_python(schema: &serde_json::Value, right: &[&str], wrong: &[&str]) {
-    let syntax = python(schema.clone(), true);
+    check_literals(&python(schema.clone(), true), ["Text <|tool_call_start|>[f(", ")]<|tool_call_end|>"], right, wrong);
+}
+
+fn check_gemma(schema: &serde_json::Value, right: &[&str], wrong: &[&str]) {
+    let mut syntax = python(schema.clone(), true);
+    syntax.format = CallFormat::Gemma4;
+    check_literals(&syntax, ["Text <|tool_call>call:f{", "}<tool_call|>"], right, wrong);
+}
+
+/// What the grammar of a tool accepts. Arguments that it accepts are read by the parser, and valid.
+fn check_literals(syntax: &CallSyntax, [before, after]: [&str; 2], right: &[&str], wrong: &[&str]) {
+    let schema = syntax.callable[0].1.parameters().unwrap();
     let validator = jsonschema::validator_for(schema).unwrap();
-    let start = matcher(&syntax);
-    let call = |arguments: &str| format!("Text <|tool_call_start|>[f({arguments})]<|tool_call_end|>");
+    let start = matcher(syntax);
+    let call = |arguments: &str| [before, arguments, after].concat();
     for arguments in right {
         let text = call(arguments);
         assert_eq!(read(&mut start.deep_clone(), &text), (text.len(), true), "{text} {schema}");
@@ -531,6 +558,38 @@ fn check_python(schema: &serde_json::Value, right: &[&str], wrong: &[&str]) {
         let text = call(arguments);
         assert_ne!(read(&mut start.deep_clone(), &text), (text.len(), true), "{text} {schema}");
     }
+}
+
+#[test]
+fn arguments_of_gemma_match_their_schemas() {
+    let object = |properties: serde_json::Value, required: &[&str]| json!({ "type": "object", "additionalProperties": false, "properties": properties, "required": required });
+    // Gemma's template sorts parameters by their names.
+    check_gemma(
+        &object(json!({ "days": { "type": "integer" }, "City": { "type": "string" } }), &["days"]),
+        &["City:<|\"|>St. \"x\", {y}\n<|\"|>,days:3", "days:-1", "City:<|\"|><|\"|>, days:0"],
+        &["", "days:3,City:<|\"|>x<|\"|>", "City:x,days:3", "City:\"x\",days:3", "days:<|\"|>3<|\"|>", "days:1.5"],
+    );
+    check_gemma(
+        &object(json!({ "a": { "enum": ["C", "it's", 1, true, null] }, "b": { "type": ["boolean", "null"] } }), &["a"]),
+        &["a:<|\"|>C<|\"|>", "a:<|\"|>it's<|\"|>,b:false", "a:1,b:null", "a:true", "a:null"],
+        &["a:C", "a:<|\"|>K<|\"|>", "a:True", "a:None", "a:12"],
+    );
+    let nested = object(json!({ "y": { "type": "integer" }, "x": { "type": "string" } }), &["x"]);
+    check_gemma(
+        &object(json!({ "l": { "type": "array", "items": nested, "maxItems": 2 } }), &["l"]),
+        &["l:[]", "l:[{x:<|\"|>s<|\"|>},{x:<|\"|>}]<|\"|>,y:2}]"],
+        &["l:[{}]", "l:[{y:2}]", "l:[{<|\"|>x<|\"|>:<|\"|>s<|\"|>}]", "l:{}"],
+    );
+    // What literals cannot express is JSON.
+    check_gemma(
+        &object(
+            json!({ "n": { "type": "integer", "minimum": 3, "maximum": 5 }, "p": { "type": "string", "pattern": "^a+$" } }),
+            &[],
+        ),
+        &["n:4", "n:5,p:\"aa\"", ""],
+        &["n:6", "p:\"b\""],
+    );
+    check_gemma(&json!({ "type": "object" }), &["a:<|\"|>x<|\"|>,b:{c:[1,true,null]}", ""], &["a:x", "1:2"]);
 }
 
 #[test]

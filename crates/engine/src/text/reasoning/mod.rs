@@ -19,7 +19,7 @@ use crate::tokenizer::Vocabulary;
 pub use parser::{ReasoningParser, Split};
 
 /// The markers of model families, opening and closing.
-const MARKERS: [(&str, &str); 5] = [
+const MARKERS: [(&str, &str); 6] = [
     // DeepSeek R1, GLM 4.5, Phi 4 reasoning, Qwen 3, QwQ, SmolLM 3.
     ("<think>", "</think>"),
     // Magistral.
@@ -30,7 +30,16 @@ const MARKERS: [(&str, &str); 5] = [
     ("<thought>", "</thought>"),
     // Command A Reasoning.
     ("<|START_THINKING|>", "<|END_THINKING|>"),
+    // Gemma 4.
+    (GEMMA, "<channel|>"),
 ];
+
+/// The opening marker of Gemma 4, and what follows it: the name of the channel.
+const GEMMA: &str = "<|channel>";
+const GEMMA_LABEL: &str = "thought\n";
+
+/// Templates of models that write [channels](crate::text::harmony) show the one of reasoning.
+const HARMONY: &str = "<|channel|>analysis";
 
 /// The tokens at the end of a prompt in which a marker is looked for.
 const TAIL_TOKENS: usize = 32;
@@ -39,6 +48,8 @@ const TAIL_TOKENS: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReasoningSyntax {
     pub opening: String,
+    /// What follows the opening marker and is no part of the reasoning.
+    pub label: String,
     pub closing: String,
     /// The token of the opening marker, if it is one token.
     pub opening_id: Option<u32>,
@@ -68,7 +79,7 @@ pub enum PromptReasoning {
 
 /// True if a chat template contains the markers of reasoning.
 pub fn is_in_template(template: &str) -> bool {
-    MARKERS.iter().any(|(_, closing)| template.contains(closing))
+    MARKERS.iter().any(|(_, closing)| template.contains(closing)) || template.contains(HARMONY)
 }
 
 impl ReasoningSyntax {
@@ -81,6 +92,7 @@ impl ReasoningSyntax {
         let closing_ids = vocabulary.id_of(closing).map_or_else(|| encode(closing), |id| vec![id]);
         Some(Self {
             opening: opening.to_owned(),
+            label: if opening == GEMMA { GEMMA_LABEL.to_owned() } else { String::new() },
             closing: closing.to_owned(),
             opening_id: vocabulary.id_of(opening),
             closing_ids,
@@ -96,7 +108,7 @@ impl ReasoningSyntax {
         let text = text.trim_end();
         if text.ends_with(self.closing.as_str()) {
             PromptReasoning::Closed
-        } else if text.ends_with(self.opening.as_str()) {
+        } else if text.strip_suffix(self.label.trim_end()).unwrap_or(text).ends_with(self.opening.as_str()) {
             PromptReasoning::Open
         } else {
             PromptReasoning::Before

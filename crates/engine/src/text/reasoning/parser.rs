@@ -26,6 +26,10 @@ enum State {
 }
 
 struct OpenReasoning {
+    /// What is left of the label that may follow the opening marker.
+    label: String,
+    /// The part of the label so far.
+    labelled: String,
     closing: StopMatcher,
     /// White space that was held back.
     space: String,
@@ -110,8 +114,10 @@ impl ReasoningParser {
             }
             State::Open(open) => {
                 let (text, found) = open.closing.push(ch.encode_utf8(&mut [0; 4]));
+                let text = open.without_label(&text);
                 open.write(&text, &mut split.reasoning);
                 if found.is_some() {
+                    open.flush(&mut split.reasoning);
                     self.state = State::Closed;
                 }
             }
@@ -145,13 +151,34 @@ impl ReasoningParser {
 
 impl OpenReasoning {
     fn new(syntax: &ReasoningSyntax) -> Self {
-        Self { closing: StopMatcher::new(vec![syntax.closing.clone()]), space: String::new(), has_begun: false }
+        Self {
+            label: syntax.label.clone(),
+            labelled: String::new(),
+            closing: StopMatcher::new(vec![syntax.closing.clone()]),
+            space: String::new(),
+            has_begun: false,
+        }
     }
 
-    /// Appends the text that may have been the beginning of the closing marker.
+    /// Appends the text that may have been the beginning of the closing marker, or a part of the label.
     fn flush(&mut self, out: &mut String) {
-        let rest = self.closing.finish();
+        let rest = std::mem::take(&mut self.labelled) + &self.closing.finish();
+        self.label.clear();
         self.write(&rest, out);
+    }
+
+    /// The text without the label, if it begins with it.
+    fn without_label(&mut self, text: &str) -> String {
+        if self.label.is_empty() || text.is_empty() {
+            return text.to_owned();
+        }
+        self.labelled.push_str(text);
+        if self.label.starts_with(&self.labelled) && self.label != self.labelled {
+            return String::new();
+        }
+        let seen = std::mem::take(&mut self.labelled);
+        let label = std::mem::take(&mut self.label);
+        seen.strip_prefix(&label).map_or(seen.clone(), str::to_owned)
     }
 
     /// Appends text to `out`. White space is held back until more follows.
@@ -184,6 +211,7 @@ mod tests {
     fn syntax() -> Arc<ReasoningSyntax> {
         Arc::new(ReasoningSyntax {
             opening: "<think>".to_owned(),
+            label: String::new(),
             closing: "</think>".to_owned(),
             opening_id: Some(OPENING),
             closing_ids: vec![CLOSING],
@@ -243,6 +271,28 @@ mod tests {
         assert_eq!(run(parser(false, None), tokens), ("a".to_owned(), "b".to_owned(), 3));
         let later = [token(OTHER, "a"), token(OPENING, ""), token(OTHER, "b"), token(CLOSING, "")];
         assert_eq!(run(parser(false, None), later), (String::new(), "ab".to_owned(), 0));
+    }
+
+    #[test]
+    fn a_label_is_no_part_of_the_reasoning() {
+        let syntax = ReasoningSyntax { label: "thought\n".to_owned(), ..(*syntax()).clone() };
+        let syntax = Arc::new(syntax);
+        for size in 1..9 {
+            for (text, reasoning, answer) in [
+                ("<think>thought\nHm.\n</think>Yes", "Hm.", "Yes"),
+                ("<think>thoughts</think>Yes", "thoughts", "Yes"),
+                ("<think>thought\n</think>Yes", "", "Yes"),
+                ("<think>though", "though", ""),
+                ("<think>tho</think>Yes", "tho", "Yes"),
+                ("Yes", "", "Yes"),
+            ] {
+                let request = ReasoningRequest::default();
+                let chars: Vec<char> = text.chars().collect();
+                let tokens = chars.chunks(size).map(|part| (OTHER, part.iter().collect()));
+                let (found, rest, _) = run(ReasoningParser::new(Arc::clone(&syntax), request), tokens);
+                assert_eq!((found.as_str(), rest.as_str()), (reasoning, answer), "{text} {size}");
+            }
+        }
     }
 
     #[test]

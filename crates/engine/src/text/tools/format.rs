@@ -1,10 +1,13 @@
 //! The tool call formats of model families.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
+use super::literals::GEMMA_QUOTE;
 use super::parameters::PARAMETER_HEAD;
 use super::{CallMode, OutputSpec, TextFormat, Tool};
-use crate::tokenizer::Vocabulary;
+use crate::tokenizer::{Vocabulary, harmony};
 
 /// How a model family writes tool calls. Detected from its chat template, which shows the format to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +18,8 @@ pub enum CallFormat {
     Llama,
     /// `[TOOL_CALLS] [{"name": …, "arguments": …}]` (Mistral up to 2024).
     Mistral,
+    /// `[TOOL_CALLS]name[ARGS]{…}`, in some versions with `[CALL_ID]…` after the name (Mistral from 2025 on).
+    MistralArgs,
     /// `<|tool_call|>[{"name": …, "arguments": …}]` (Granite 3).
     Granite3,
     /// `<TOOLCALL>[{"name": …, "arguments": …}]</TOOLCALL>` (Nemotron 2, and Nemotron models made from Llama).
@@ -24,6 +29,11 @@ pub enum CallFormat {
     Qwen3Coder,
     /// `<|tool_call_start|>[name(parameter="…")]<|tool_call_end|>` (LFM2 and LFM2.5).
     Lfm2,
+    /// `<|tool_call>call:name{parameter:<|"|>…<|"|>}<tool_call|>` (Gemma 4).
+    Gemma4,
+    /// `<|channel|>commentary to=functions.… <|constrain|>json<|message|>…<|call|>` (gpt-oss). See
+    /// [harmony](crate::tokenizer::harmony): the whole output has this format, and not only its calls.
+    Harmony,
 }
 
 /// How arguments are written.
@@ -32,8 +42,10 @@ pub enum ArgumentStyle {
     Json,
     /// [Parameter by parameter](super::parameters), each between tags.
     Tagged,
-    /// As [Python](super::python) writes the keyword arguments of a call.
+    /// As [Python](super::literals) writes the keyword arguments of a call.
     Python,
+    /// As [Gemma](super::literals) writes them.
+    Gemma,
 }
 
 /// The texts of a format, in their order.
@@ -44,6 +56,8 @@ pub struct Notation {
     pub lead: &'static str,
     /// In a call before its name, and between its name and its arguments.
     head: (&'static str, &'static str),
+    /// What may follow the name: this marker, and an ID of so many letters and digits.
+    pub call_id: Option<(&'static str, usize)>,
     pub arguments: ArgumentStyle,
     /// In a call after its arguments.
     pub tail: &'static str,
@@ -58,10 +72,13 @@ pub struct Notation {
 /// The head of a call that is JSON.
 const JSON_HEAD: (&str, &str) = ("{\"name\": \"", "\", \"arguments\": ");
 
+const TOOL_CALLS: &str = "[TOOL_CALLS]";
+
 const HERMES: Notation = Notation {
     openings: &["<tool_call>"],
     lead: "\n",
     head: JSON_HEAD,
+    call_id: None,
     arguments: ArgumentStyle::Json,
     tail: "}\n</tool_call>",
     separator: Some("\n<tool_call>\n"),
@@ -78,12 +95,23 @@ const LLAMA: Notation = Notation {
     ..HERMES
 };
 const MISTRAL: Notation = Notation {
-    openings: &["[TOOL_CALLS]"],
+    openings: &[TOOL_CALLS],
     lead: " [",
     tail: "}",
     separator: Some(", "),
     closing: "]",
     other_markers: &[],
+    ..HERMES
+};
+const MISTRAL_ARGS: Notation = Notation {
+    openings: &[TOOL_CALLS],
+    lead: "",
+    head: ("", "[ARGS]"),
+    call_id: Some(("[CALL_ID]", 9)),
+    tail: "",
+    separator: Some(TOOL_CALLS),
+    closing: "",
+    other_markers: &["[ARGS]", "[CALL_ID]"],
     ..HERMES
 };
 /// Templates of all versions show the token, but Granite 3.1 was trained on the tag.
@@ -105,11 +133,43 @@ const LFM_2: Notation = Notation {
     openings: &["<|tool_call_start|>"],
     lead: "[",
     head: ("", "("),
+    call_id: None,
     arguments: ArgumentStyle::Python,
     tail: ")",
     separator: Some(", "),
     closing: "]<|tool_call_end|>",
     other_markers: &["<|tool_call_end|>"],
+};
+const GEMMA_4: Notation = Notation {
+    openings: &["<|tool_call>"],
+    lead: "",
+    head: ("call:", "{"),
+    arguments: ArgumentStyle::Gemma,
+    tail: "}<tool_call|>",
+    separator: Some("<|tool_call>"),
+    closing: "",
+    other_markers: &["<tool_call|>", GEMMA_QUOTE],
+    ..HERMES
+};
+/// The grammar and the parser of this format are their own.
+const HARMONY: Notation = Notation {
+    openings: &[],
+    lead: "",
+    head: ("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"),
+    call_id: None,
+    arguments: ArgumentStyle::Json,
+    tail: harmony::CALL,
+    separator: Some("<|start|>assistant"),
+    closing: "",
+    other_markers: &[
+        harmony::START,
+        harmony::CHANNEL,
+        harmony::CONSTRAIN,
+        harmony::MESSAGE,
+        harmony::END,
+        harmony::CALL,
+        harmony::RETURN,
+    ],
 };
 
 impl CallFormat {
@@ -118,12 +178,16 @@ impl CallFormat {
         let has = |text: &str| template.contains(text);
         if !has("tools") {
             None
+        } else if [harmony::START, harmony::CHANNEL, harmony::MESSAGE].iter().all(|marker| has(marker)) {
+            Some(Self::Harmony)
         } else if has("<tool_call>") && !has("<function=") && !has("<arg_key>") {
             Some(Self::Hermes)
         } else if has("<tool_call>") && has("<function=") && has(PARAMETER_HEAD) {
             Some(Self::Qwen3Coder)
-        } else if has("[TOOL_CALLS]") && !has("[ARGS]") {
-            Some(Self::Mistral)
+        } else if has("<|tool_call>call:") && has(GEMMA_QUOTE) {
+            Some(Self::Gemma4)
+        } else if has(TOOL_CALLS) {
+            Some(if has("[ARGS]") { Self::MistralArgs } else { Self::Mistral })
         } else if has("<TOOLCALL>") {
             Some(Self::Nemotron2)
         } else if has("<|tool_call|>") && has("<|start_of_role|>") {
@@ -145,10 +209,13 @@ impl CallFormat {
             Self::Hermes => &HERMES,
             Self::Llama => &LLAMA,
             Self::Mistral => &MISTRAL,
+            Self::MistralArgs => &MISTRAL_ARGS,
             Self::Granite3 => &GRANITE_3,
             Self::Nemotron2 => &NEMOTRON_2,
             Self::Qwen3Coder => &QWEN_3_CODER,
             Self::Lfm2 => &LFM_2,
+            Self::Gemma4 => &GEMMA_4,
+            Self::Harmony => &HARMONY,
         }
     }
 }
@@ -156,7 +223,23 @@ impl CallFormat {
 impl Notation {
     /// A call up to its arguments.
     pub fn head(&self, name: &str) -> String {
-        format!("{}{name}{}", self.head.0, self.head.1)
+        [self.name(name).as_str(), self.head.1].concat()
+    }
+
+    /// A call up to its name.
+    pub fn name(&self, name: &str) -> String {
+        [self.head.0, name].concat()
+    }
+
+    /// What stands between a call's name and its arguments.
+    pub fn after_name(&self) -> &'static str {
+        self.head.1
+    }
+
+    /// A text that may end in the head of a call, without the ID of the call.
+    pub fn without_call_id<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let end = self.call_id.and_then(|(marker, _)| text.strip_suffix(self.head.1)?.rfind(marker));
+        end.map_or(Cow::Borrowed(text), |end| [text.get(..end).unwrap_or_default(), self.head.1].concat().into())
     }
 
     /// Whether the output may also begin with a call without its opening, see [`super::bare_call`].
@@ -187,7 +270,7 @@ pub struct CallSyntax {
 }
 
 impl CallSyntax {
-    /// `None` if no tool may be called.
+    /// `None` if no tool may be called, and the format is that of calls only.
     pub fn new(format: CallFormat, tokens: &Vocabulary, spec: &OutputSpec) -> Option<Self> {
         let is_callable = |tool: &Tool| match &spec.calling {
             CallMode::Named(name) => tool.name == *name,
@@ -199,7 +282,7 @@ impl CallSyntax {
         let control_tokens = markers.filter_map(|text| tokens.control_id(text).map(|id| (*text, id)));
         let call_required = spec.calling != CallMode::Auto;
         let free_text = !call_required && matches!(spec.text, TextFormat::Free);
-        (!callable.is_empty()).then(|| Self {
+        (!callable.is_empty() || format == CallFormat::Harmony).then(|| Self {
             format,
             control_tokens: control_tokens.collect(),
             callable,
@@ -238,7 +321,7 @@ mod tests {
                 "{% for tool in tools %}{% endfor %}<tool_call>\\n<function=example>\\n<parameter=a>\\nvalue\\n</parameter>",
             ),
             (Some(CallFormat::Mistral), "[AVAILABLE_TOOLS]{{ tools }}[/AVAILABLE_TOOLS]{{ '[TOOL_CALLS] [' }}"),
-            (None, "{{ tools }}[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}"),
+            (Some(CallFormat::MistralArgs), "{{ tools }}[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}"),
             (
                 Some(CallFormat::Llama),
                 "{{ tools }}Respond in the format {\"name\": function name, \"parameters\": dictionary}.<|start_header_id|>ipython",
@@ -265,6 +348,14 @@ mod tests {
             (
                 Some(CallFormat::Lfm2),
                 "{{- \"<|tool_call_start|>[\" + (tool_calls | join(\", \")) + \"]<|tool_call_end|>\" -}}{{ (tools | tojson) }}",
+            ),
+            (
+                Some(CallFormat::Harmony),
+                "{{ tools }}{{- \"<|start|>assistant<|channel|>final<|message|>\" + message.content + \"<|end|>\" }}",
+            ),
+            (
+                Some(CallFormat::Gemma4),
+                "{{ tools }}{{- '<|tool_call>call:' + function['name'] + '{' -}}{{- '<|\"|>' + argument + '<|\"|>' -}}",
             ),
             (None, "{{ tools }}"),
             (None, "{{ messages }}<tool_call>"),

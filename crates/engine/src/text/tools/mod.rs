@@ -2,10 +2,11 @@
 
 pub mod bare_call;
 mod format;
+mod harmony_messages;
+pub mod literals;
 pub mod parameters;
 mod parser;
 mod prompt;
-pub mod python;
 mod types;
 
 pub use format::{ArgumentStyle, CallFormat, CallSyntax, PYTHON};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::bare_call::{BareCallMatcher, BareMatch};
 use super::format::{ArgumentStyle, CallFormat, CallSyntax};
+use super::literals::LiteralParser;
 use super::parameters::ParameterParser;
-use super::python::PythonParser;
 use super::{Tool, ToolCallDelta};
 use crate::text::stop::StopMatcher;
 
@@ -52,7 +52,7 @@ enum State {
 /// Turns arguments into JSON while they are generated.
 enum Converter {
     Tagged(ParameterParser),
-    Python(PythonParser),
+    Literals(LiteralParser),
 }
 
 impl Converter {
@@ -61,7 +61,8 @@ impl Converter {
         match style {
             ArgumentStyle::Json => None,
             ArgumentStyle::Tagged => Some(Self::Tagged(ParameterParser::new(tool))),
-            ArgumentStyle::Python => Some(Self::Python(PythonParser::default())),
+            ArgumentStyle::Python => Some(Self::Literals(LiteralParser::default())),
+            ArgumentStyle::Gemma => Some(Self::Literals(LiteralParser::gemma())),
         }
     }
 
@@ -69,7 +70,7 @@ impl Converter {
     fn push(&mut self, ch: char) -> (String, bool) {
         match self {
             Self::Tagged(parser) => parser.push(ch),
-            Self::Python(parser) => parser.push(ch),
+            Self::Literals(parser) => parser.push(ch),
         }
     }
 }
@@ -137,7 +138,10 @@ impl CallParser {
             parsed.text = self.finish();
             self.state = State::Markup(String::new());
         }
-        text.chars().for_each(|ch| self.push_char(ch, &mut parsed));
+        // A marker that is a control token has no text, but a call's head may have it.
+        let marker = self.syntax.control_tokens.iter().find(|(_, marker)| self.is_calling() && *marker == id);
+        let marker = marker.map(|(marker, _)| *marker).filter(|_| text.is_empty()).unwrap_or_default();
+        marker.chars().chain(text.chars()).for_each(|ch| self.push_char(ch, &mut parsed));
         parsed.done = matches!(self.state, State::Done);
         parsed
     }
@@ -186,7 +190,8 @@ impl CallParser {
             State::Markup(seen) => {
                 seen.push(ch);
                 // A name may be the end of another one, so the longest head counts.
-                let heads = self.heads.iter().enumerate().filter(|(_, head)| seen.ends_with(head.as_str()));
+                let end = self.syntax.format.notation().without_call_id(seen);
+                let heads = self.heads.iter().enumerate().filter(|(_, head)| end.ends_with(head.as_str()));
                 let found = heads.max_by_key(|(_, head)| head.len());
                 let syntax = Arc::clone(&self.syntax);
                 if let Some((_, tool)) = found.and_then(|(index, _)| syntax.callable.get(index)) {

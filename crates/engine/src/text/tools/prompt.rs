@@ -3,12 +3,13 @@
 //! A template that supports tools gets them in the layout of Hugging Face's transformers. For other templates, tools,
 //! calls and results are described in messages, in the Hermes format.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
 use super::format::{ArgumentStyle, CallFormat};
-use super::{Tool, parameters, python};
+use super::{Tool, harmony_messages, literals, parameters};
 use outpost_content::{Message, ToolCall};
 
 /// How tools are described to a model.
@@ -29,6 +30,31 @@ pub struct NativeTools {
     writes_calls: bool,
     /// The role that it expects for results.
     result_role: &'static str,
+    reasoning: ReasoningPlace,
+}
+
+/// Where a chat template expects the reasoning of earlier messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReasoningPlace {
+    Field(&'static str),
+    /// In a part of the content (Mistral).
+    Content,
+}
+
+impl ReasoningPlace {
+    /// The field of most templates.
+    const USUAL: Self = Self::Field("reasoning_content");
+
+    fn of(template: &str) -> Self {
+        if template.contains("[THINK]") && template.contains("['type'] == 'thinking'") {
+            Self::Content
+        } else if template.contains("message.thinking") && !template.contains("reasoning_content") {
+            // gpt-oss.
+            Self::Field("thinking")
+        } else {
+            Self::USUAL
+        }
+    }
 }
 
 impl ToolPromptStyle {
@@ -38,6 +64,7 @@ impl ToolPromptStyle {
             writes_calls: template.contains("tool_calls"),
             // Granite 3.0.
             result_role: if template.contains("== 'tool_response'") { "tool_response" } else { "tool" },
+            reasoning: ReasoningPlace::of(template),
         };
         CallFormat::detect(template).map_or(Self::Described, |format| Self::Native(native(format)))
     }
@@ -47,6 +74,16 @@ impl ToolPromptStyle {
         match self {
             Self::Native(native) => native.format,
             Self::Described => CallFormat::Hermes,
+        }
+    }
+
+    /// The value of one of the template's variables for the one of a request.
+    pub fn variable(self, name: &str, value: Value) -> Value {
+        match &value {
+            Value::String(level) if name == "reasoning_effort" && self.format() == CallFormat::Harmony => {
+                harmony_messages::effort(level).into()
+            }
+            _ => value,
         }
     }
 
@@ -61,12 +98,22 @@ impl ToolPromptStyle {
     ) -> (Vec<Value>, Vec<Value>) {
         match self {
             Self::Native(native) => {
-                let tools = tools.iter().map(|tool| protected(tool.definition.clone(), protect));
+                let definition = |tool: &Tool| match native.format {
+                    CallFormat::Harmony => harmony_messages::described(tool.definition.clone()),
+                    _ => tool.definition.clone(),
+                };
+                let tools = tools.iter().map(|tool| protected(definition(tool), protect));
                 (native.messages(messages, protect), tools.collect())
             }
             Self::Described => {
                 let messages = described_messages(messages, tools, in_user_message);
-                (messages.iter().map(|message| protected(plain_value(message), protect)).collect(), Vec::new())
+                (
+                    messages
+                        .iter()
+                        .map(|message| protected(plain_value(message, ReasoningPlace::USUAL), protect))
+                        .collect(),
+                    Vec::new(),
+                )
             }
         }
     }
@@ -84,14 +131,24 @@ pub fn protected(value: Value, protect: &dyn Fn(&str) -> String) -> Value {
     }
 }
 
-fn plain_value(message: &Message) -> Value {
-    let mut value = json!({ "role": message.role, "content": message.content.text() });
+fn plain_value(message: &Message, place: ReasoningPlace) -> Value {
+    let text = message.content.text();
+    let mut value = json!({ "role": message.role, "content": text });
     if let Some(fields) = value.as_object_mut() {
         if let Some(name) = &message.name {
             fields.insert("name".to_owned(), json!(name));
         }
-        if !message.reasoning.is_empty() {
-            fields.insert("reasoning_content".to_owned(), json!(message.reasoning));
+        match place {
+            _ if message.reasoning.is_empty() => {}
+            ReasoningPlace::Field(name) => {
+                fields.insert(name.to_owned(), json!(message.reasoning));
+            }
+            ReasoningPlace::Content => {
+                let thinking = json!({ "type": "thinking", "thinking": message.reasoning });
+                let text = (!text.is_empty()).then(|| json!({ "type": "text", "text": text }));
+                let parts: Vec<Value> = [thinking].into_iter().chain(text).collect();
+                fields.insert("content".to_owned(), json!(parts));
+            }
         }
     }
     value
@@ -100,12 +157,17 @@ fn plain_value(message: &Message) -> Value {
 impl NativeTools {
     /// Calls get their arguments as objects; results get the name of the called tool.
     fn messages(self, messages: &[Message], protect: &dyn Fn(&str) -> String) -> Vec<Value> {
-        let mut ids = CallIds { short: self.format == CallFormat::Mistral, seen: HashMap::new() };
+        let messages = match self.format {
+            CallFormat::Harmony => harmony_messages::arranged(messages),
+            _ => messages.iter().map(Cow::Borrowed).collect(),
+        };
+        let is_mistral = matches!(self.format, CallFormat::Mistral | CallFormat::MistralArgs);
+        let mut ids = CallIds { short: is_mistral, seen: HashMap::new() };
         let mut names: HashMap<&str, &str> = HashMap::new();
         let mut all = Vec::with_capacity(messages.len());
-        for message in messages {
+        for message in messages.iter().map(Cow::as_ref) {
             let Message { tool_calls, tool_call_id, .. } = message;
-            let mut value = plain_value(message);
+            let mut value = plain_value(message, self.reasoning);
             let Some(fields) = value.as_object_mut() else { continue };
             names.extend(tool_calls.iter().map(|call| (call.id.as_str(), call.name.as_str())));
             if !tool_calls.is_empty() && self.writes_calls {
@@ -145,7 +207,8 @@ fn written_calls(format: CallFormat, calls: &[ToolCall], protect: &dyn Fn(&str) 
         let arguments = match notation.arguments {
             ArgumentStyle::Json => to_json(&arguments),
             ArgumentStyle::Tagged => parameters::written(&arguments),
-            ArgumentStyle::Python => python::arguments(&arguments),
+            ArgumentStyle::Python => literals::arguments(&arguments),
+            ArgumentStyle::Gemma => literals::gemma_arguments(&arguments),
         };
         notation.head(&protect(&call.name)) + &protect(&arguments) + notation.tail
     };

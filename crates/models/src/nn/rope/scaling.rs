@@ -38,8 +38,16 @@ pub enum RopeScaling {
     None,
     Linear(f32),
     /// Gemma 4's: only the first pairs turn, with frequencies that are divided by `factor`.
-    Proportional { pairs: usize, factor: f32 },
-    Llama3 { factor: f32, low: f32, high: f32, original: f32 },
+    Proportional {
+        pairs: usize,
+        factor: f32,
+    },
+    Llama3 {
+        factor: f32,
+        low: f32,
+        high: f32,
+        original: f32,
+    },
     Yarn(Yarn),
     LongRope(LongRope),
 }

@@ -3,6 +3,7 @@
 use llguidance::api::GrammarWithLexer;
 use serde_json::{Value, json};
 
+use super::literals::LiteralStyle;
 use crate::text::grammar::error::GrammarError;
 use crate::text::grammar::part::{Part, Unenforced};
 use crate::text::grammar::schema::{self, Multiples};
@@ -32,11 +33,11 @@ pub struct ParameterGrammar {
 /// What the grammars of all tools of a request have taken so far. It is never given back, so it bounds the work, too.
 #[derive(Debug, Default)]
 pub struct Budget {
-    /// Schemas that were read for Python's literals.
+    /// Schemas that were read for literals.
     pub(super) values: usize,
-    /// Lists, dicts and unions of Python's literals.
+    /// Lists, dicts and unions of literals.
     pub(super) nested: usize,
-    /// Rules of Python's literals.
+    /// Rules of literals.
     pub(super) rules: usize,
     /// Bytes of schemas that were copied.
     copied: usize,
@@ -54,6 +55,7 @@ impl Budget {
 
 /// Writes the grammar of one tool's arguments.
 pub(super) struct Builder<'a> {
+    pub(super) style: LiteralStyle,
     pub(super) index: usize,
     pub(super) tool: &'a Tool,
     /// The schema of all arguments.
@@ -63,7 +65,7 @@ pub(super) struct Builder<'a> {
     /// Bytes of definitions that were copied.
     pub(super) definitions: usize,
     pub(super) budget: &'a mut Budget,
-    /// Of Python's literals: rules of the tool, and whether the current parameter must be JSON.
+    /// Of literals: rules of the tool, and whether the current parameter must be JSON.
     pub(super) rules: usize,
     pub(super) is_json: bool,
 }

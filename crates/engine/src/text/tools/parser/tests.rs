@@ -73,6 +73,8 @@ fn calls_are_found_with_any_chunking() {
             let expected = ("Text <|tool_call".to_owned(), both.clone());
             assert_eq!(run(format, false, &list(before, after), cut), expected);
         }
+        let args = format!("See.[TOOL_CALLS]ab[ARGS]{TRICKY}[TOOL_CALLS]a[CALL_ID]0aB345678[ARGS]{{}}");
+        assert_eq!(run(CallFormat::MistralArgs, false, &args, cut), ("See.".to_owned(), both.clone()));
         assert_eq!(run(CallFormat::Lfm2, false, python, cut), ("See.".to_owned(), both.clone()));
         assert_eq!(run(CallFormat::Llama, false, &llama, cut), (String::new(), vec![call("ab", TRICKY)]));
     }
@@ -164,6 +166,34 @@ fn an_opening_that_is_a_control_token_begins_calls_and_its_text_does_not() {
         let Some(other) = other else { continue };
         assert_eq!(new().push(1, &format!("Text {other}{call_text}")).calls.len(), 2);
     }
+}
+
+/// Its markers between a name and its arguments are control tokens, too.
+#[test]
+fn markers_within_a_call_may_be_control_tokens() {
+    let CallParser { syntax, .. } = parser(CallFormat::MistralArgs, false);
+    let control_tokens = vec![("[TOOL_CALLS]", 7), ("[ARGS]", 8), ("[CALL_ID]", 9)];
+    let syntax = Arc::new(CallSyntax { control_tokens, bare: false, ..Arc::unwrap_or_clone(syntax) });
+    let mut parser = CallParser::new(syntax);
+    let mut found = Vec::new();
+    for (id, text) in [
+        (7, ""),
+        (1, "a"),
+        (1, "b"),
+        (8, ""),
+        (1, "{}"),
+        (7, ""),
+        (1, "a"),
+        (9, ""),
+        (1, "012345678"),
+        (8, ""),
+        (1, "{}"),
+    ] {
+        found.extend(parser.push(id, text).calls.into_iter().map(|delta| (delta.index, delta.name, delta.arguments)));
+    }
+    let begin = |index: u32, name: &str| (index, Some(name.to_owned()), String::new());
+    let more = |index: u32| (index, None, "{}".to_owned());
+    assert_eq!(found, [begin(0, "ab"), more(0), begin(1, "a"), more(1)]);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Arguments as Python writes them in a call: `city="Paris", days=[1, 2], exact=True`.
+//! Arguments as Python writes them in a call, `city="Paris", days=[1, 2], exact=True`, and as Gemma does,
+//! `city:<|"|>Paris<|"|>,days:[1,2],exact:true`.
 //!
 //! The grammar lets only some of Python's literals through. The parser also takes the others that models write: tuples,
 //! commas after the last item, JSON's `true`, `false` and `null`, `1_000` and `.5`. It does not check what it reads.
@@ -6,6 +7,8 @@
 use std::fmt::Write as _;
 
 use serde_json::{Number, Value};
+
+use crate::text::stop::StopMatcher;
 
 /// A value as a literal of Python. Strings are written as in JSON.
 pub fn literal(value: &Value) -> String {
@@ -39,12 +42,43 @@ pub fn is_argument_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(|ch: char| ch.is_whitespace() || "=,()[]{}'\"".contains(ch))
 }
 
-/// Turns the arguments of a call into JSON while they are generated: from its opening parenthesis to the closing one.
+/// The quotes around Gemma's strings, in which nothing is escaped.
+pub const GEMMA_QUOTE: &str = "<|\"|>";
+
+/// A value as Gemma writes it.
+fn gemma_literal(value: &Value) -> String {
+    match value {
+        Value::String(text) => [GEMMA_QUOTE, text, GEMMA_QUOTE].concat(),
+        Value::Array(items) => format!("[{}]", items.iter().map(gemma_literal).collect::<Vec<_>>().join(",")),
+        Value::Object(_) => format!("{{{}}}", gemma_arguments(value)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
+    }
+}
+
+/// The arguments of a call of Gemma between its braces. Arguments that are no object are left as they are.
+pub fn gemma_arguments(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let field = |(name, value): (&String, &Value)| format!("{name}:{}", gemma_literal(value));
+            fields.iter().map(field).collect::<Vec<_>>().join(",")
+        }
+        Value::String(text) => text.clone(),
+        other => gemma_literal(other),
+    }
+}
+
+/// True if an argument with this name can be written and read in a call of Gemma.
+pub fn is_gemma_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(|ch: char| ch.is_whitespace() || ":,{}[]<\"".contains(ch))
+}
+
+/// Turns the arguments of a call into JSON while they are generated: from its opening bracket to the closing one.
 #[derive(Default)]
-pub struct PythonParser {
+pub struct LiteralParser {
+    is_gemma: bool,
     /// The brackets that are open. The first is the call's parenthesis.
     open: Vec<Bracket>,
-    string: Option<PythonString>,
+    string: Option<OpenString>,
     /// The name, number or constant so far.
     word: String,
     /// A comma was read. It is passed on with the next item.
@@ -60,14 +94,25 @@ enum Bracket {
 }
 
 /// A string that is open.
+enum OpenString {
+    Escaped(PythonString),
+    /// Up to [`GEMMA_QUOTE`].
+    Raw(StopMatcher),
+}
+
 struct PythonString {
     quote: char,
     /// The escape so far, without its backslash.
     escape: Option<String>,
 }
 
-impl PythonParser {
-    /// Takes a character after the call's parenthesis. Returns what it adds to the JSON of the arguments, and whether
+impl LiteralParser {
+    /// The parser of a call of Gemma. JSON's strings are read, too.
+    pub fn gemma() -> Self {
+        Self { is_gemma: true, ..Self::default() }
+    }
+
+    /// Takes a character after the call's opening bracket. Returns what it adds to the JSON of the arguments, and whether
     /// they end with it.
     pub fn push(&mut self, ch: char) -> (String, bool) {
         let mut json = String::new();
@@ -82,11 +127,12 @@ impl PythonParser {
             return (json, false);
         }
         match ch {
-            '"' | '\'' => {
-                self.begin_item(&mut json);
-                json.push('"');
-                self.string = Some(PythonString { quote: ch, escape: None });
+            '"' | '\'' if !self.is_gemma || ch == '"' && !self.word.ends_with("<|") => {
+                let string = OpenString::Escaped(PythonString { quote: ch, escape: None });
+                self.begin_string(string, &mut json);
             }
+            '(' if self.is_gemma => self.word.push(ch),
+            ')' if self.is_gemma => self.word.push(ch),
             '(' | '[' => self.begin_brackets(Bracket::List, '[', &mut json),
             '{' => self.begin_brackets(Bracket::Dict, '{', &mut json),
             ')' | ']' | '}' => {
@@ -98,12 +144,24 @@ impl PythonParser {
                 self.end_word(&mut json);
                 self.comma = true;
             }
-            '=' if self.open == [Bracket::Call] => self.end_name(&mut json),
-            ':' if self.open.last() == Some(&Bracket::Dict) => self.end_name(&mut json),
+            '=' if self.open == [Bracket::Call] && !self.is_gemma => self.end_name(&mut json),
+            ':' if self.open.last() == Some(&Bracket::Dict) || self.is_gemma => self.end_name(&mut json),
             _ if ch.is_whitespace() => {}
-            _ => self.word.push(ch),
+            _ => {
+                self.word.push(ch);
+                if self.is_gemma && self.word.ends_with(GEMMA_QUOTE) {
+                    self.word.clear();
+                    self.begin_string(OpenString::Raw(StopMatcher::new(vec![GEMMA_QUOTE.to_owned()])), &mut json);
+                }
+            }
         }
         (json, self.open.is_empty())
+    }
+
+    fn begin_string(&mut self, string: OpenString, json: &mut String) {
+        self.begin_item(json);
+        json.push('"');
+        self.string = Some(string);
     }
 
     /// What stands between the last item and the next one.
@@ -150,6 +208,23 @@ fn word_as_json(word: &str) -> String {
     }
     let number = digits.parse().ok().and_then(Number::from_f64);
     number.map_or_else(|| Value::from(word).to_string(), |number| number.to_string())
+}
+
+impl OpenString {
+    /// Takes a character after the opening quote. True if the string ends with it.
+    fn push(&mut self, ch: char, json: &mut String) -> bool {
+        match self {
+            Self::Escaped(string) => string.push(ch, json),
+            Self::Raw(end) => {
+                let (text, found) = end.push(ch.encode_utf8(&mut [0; 4]));
+                text.chars().for_each(|ch| push_escaped(ch, json));
+                if found.is_some() {
+                    json.push('"');
+                }
+                found.is_some()
+            }
+        }
+    }
 }
 
 impl PythonString {
@@ -225,11 +300,14 @@ fn unescape(escape: &str) -> Option<String> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{PythonParser, arguments};
+    use super::{LiteralParser, arguments, gemma_arguments};
 
     /// The JSON of arguments, and the characters that were left.
     fn parsed(text: &str) -> (String, usize) {
-        let mut parser = PythonParser::default();
+        parsed_by(LiteralParser::default(), text)
+    }
+
+    fn parsed_by(mut parser: LiteralParser, text: &str) -> (String, usize) {
         let mut json = String::new();
         for (at, ch) in text.char_indices() {
             let (more, done) = parser.push(ch);
@@ -262,6 +340,31 @@ mod tests {
             assert_eq!((json.as_str(), left), (expected, "]<|tool_call_end|>".len()), "{text}");
             assert!(serde_json::from_str::<Value>(&json).is_ok(), "{json}");
         }
+    }
+
+    #[test]
+    fn literals_of_gemma_become_json() {
+        for (text, expected) in [
+            ("", "{}"),
+            ("city:<|\"|>Paris<|\"|>,days:3", r#"{"city": "Paris", "days": 3}"#),
+            (
+                "a:<|\"|>it's \"x\" {y}, \\\n<|b<|\"|>,b:true,c:null",
+                r#"{"a": "it's \"x\" {y}, \\\n<|b", "b": true, "c": null}"#,
+            ),
+            (
+                "x:[1,2.5,<|\"|>a<|\"|>,[]],y:{a:{},b:[{c:-1e3}]}",
+                r#"{"x": [1, 2.5, "a", []], "y": {"a": {}, "b": [{"c": -1e3}]}}"#,
+            ),
+            ("<|\"|>a b<|\"|>: \"x\\n'\", 'c:f(x)", r#"{"a b": "x\n'", "'c": "f(x)"}"#),
+            ("x:<|\"|><|\"|>", r#"{"x": ""}"#),
+        ] {
+            let (json, left) = parsed_by(LiteralParser::gemma(), &format!("{text}}}<tool_call|>"));
+            assert_eq!((json.as_str(), left), (expected, "<tool_call|>".len()), "{text}");
+            assert!(serde_json::from_str::<Value>(&json).is_ok(), "{json}");
+        }
+        let value = json!({ "s": "\"it's\"\n\\ é", "n": [1, -2.5, null], "o": { "c": [true, { "d": "x" }] }, "e": {} });
+        let (json, _) = parsed_by(LiteralParser::gemma(), &format!("{}}}", gemma_arguments(&value)));
+        assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), value, "{json}");
     }
 
     #[test]

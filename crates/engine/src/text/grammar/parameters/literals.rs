@@ -1,17 +1,19 @@
-//! Parameters as Python's keyword arguments: `city="Paris", days=[1, 2]`.
+//! Parameters as Python's keyword arguments, `city="Paris", days=[1, 2]`, or as Gemma writes them, `city:<|"|>Paris<|"|>,days:[1,2]`.
 //!
-//! Values whose schemas only say what kind of value they are, or which values there are, become rules of Python's literals. All
+//! Values whose schemas only say what kind of value they are, or which values there are, become rules of such literals. All
 //! others are written as JSON, by the compiler of schemas: its strings and numbers are literals of Python with the same
 //! meaning. Only lists and dicts that have such a schema as a whole contain `true`, `false` and `null` as JSON writes them,
-//! as LFM2's own template writes dicts.
+//! as LFM2's own template writes dicts. Of Gemma's literals, only strings and keys differ from JSON, and its calls are read with
+//! both.
 
 use serde_json::{Map, Value, json};
 
 use super::builder::{Builder, MAX_UNDESCRIBED, ParameterGrammar, References, names, references};
 use crate::text::grammar::error::GrammarError;
-use crate::text::grammar::regex_escape::quote;
+use crate::text::grammar::regex_escape::{escape, quote};
 use crate::text::grammar::schema::{self, WHITE_SPACE};
-use crate::text::tools::python;
+use crate::text::tools::ArgumentStyle;
+use crate::text::tools::literals::{self, GEMMA_QUOTE};
 
 /// Max nesting of lists, dicts and unions that are not written as JSON, and max number of them in a request.
 const MAX_DEPTH: usize = 8;
@@ -65,54 +67,115 @@ const OF_OTHERS: [&str; 22] = [
     "maxProperties",
 ];
 
-/// Literals of any kind. Each character of a string has one spelling in each kind of quotes, except quotation marks.
-pub(super) fn rules() -> String {
-    let comma = format!("/,({WHITE_SPACE})?/");
-    format!(
-        r#"python_value: python_string | PYTHON_NUMBER | PYTHON_BOOLEAN | "None" | "[" python_items? "]" | python_dict
-python_items: python_value (PYTHON_COMMA python_value)*
-python_dict: "{{" (python_field (PYTHON_COMMA python_field)*)? "}}"
-python_field: python_string ": " python_value
-python_string: PYTHON_DOUBLE | PYTHON_SINGLE
-python_argument: PYTHON_NAME "=" python_value
-PYTHON_DOUBLE: /"([^"\\\x00-\x1f\x7f]|\\["'\\bfnrt])*"/
-PYTHON_SINGLE: /'([^'\\\x00-\x1f\x7f]|\\["'\\bfnrt])*'/
-PYTHON_INTEGER: /-?(0|[1-9][0-9]*)/
-PYTHON_NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{{1,2}})?/
-PYTHON_BOOLEAN: "True" | "False"
-PYTHON_NAME: /[A-Za-z_][A-Za-z0-9_]{{0,99}}/
-PYTHON_COMMA: {comma}
-"#
-    )
+/// The style of literals.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::text::grammar) struct LiteralStyle {
+    pub arguments: ArgumentStyle,
+    /// The token around Gemma's strings, if it is a control token.
+    pub quote: Option<u32>,
 }
+
+impl LiteralStyle {
+    fn is_gemma(self) -> bool {
+        self.arguments == ArgumentStyle::Gemma
+    }
+
+    /// What stands before the value of a parameter.
+    fn head(self, name: &str) -> String {
+        quote(&[name, if self.is_gemma() { ":" } else { "=" }].concat())
+    }
+
+    fn null(self) -> &'static str {
+        if self.is_gemma() { "\"null\"" } else { "\"None\"" }
+    }
+
+    /// The expression for the quotes around a string of Gemma.
+    fn quotes(self) -> String {
+        self.quote.map_or_else(|| quote(GEMMA_QUOTE), |id| format!("<[{id}]>"))
+    }
+
+    /// Properties in the order in which the model is shown them: Gemma's template sorts them as Jinja's `dictsort` does.
+    pub fn ordered(self, properties: &Map<String, Value>) -> Vec<(&String, &Value)> {
+        let mut all: Vec<(&String, &Value)> = properties.iter().collect();
+        if self.is_gemma() {
+            all.sort_by_key(|(name, _)| name.to_lowercase());
+        }
+        all
+    }
+
+    fn can_name(self, name: &str) -> bool {
+        if self.is_gemma() { literals::is_gemma_name(name) } else { literals::is_argument_name(name) }
+    }
+
+    /// The input of a custom tool, whose grammar has this name.
+    pub fn input(self, name: &str) -> String {
+        format!("{} @{name}", self.head("input"))
+    }
+
+    /// Literals of any kind.
+    pub fn rules(self) -> String {
+        let comma = format!("/,({WHITE_SPACE})?/");
+        let own = if self.is_gemma() { self.gemma_rules() } else { PYTHON_RULES.to_owned() };
+        format!(
+            r#"{own}literal_value: literal_string | LITERAL_NUMBER | LITERAL_BOOLEAN | {} | "[" literal_items? "]" | literal_dict
+literal_items: literal_value (LITERAL_COMMA literal_value)*
+literal_dict: "{{" (literal_field (LITERAL_COMMA literal_field)*)? "}}"
+LITERAL_INTEGER: /-?(0|[1-9][0-9]*)/
+LITERAL_NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{{1,2}})?/
+LITERAL_NAME: /[A-Za-z_][A-Za-z0-9_]{{0,99}}/
+LITERAL_COMMA: {comma}
+"#,
+            self.null()
+        )
+    }
+
+    fn gemma_rules(self) -> String {
+        let string = match self.quote {
+            Some(id) => format!("literal_string: <[{id}]> LITERAL_TEXT <[{id}]>\nLITERAL_TEXT: /(?s:.*)/"),
+            None => format!("literal_string[lazy]: /{0}(?s:.*){0}/", escape(GEMMA_QUOTE)),
+        };
+        format!(
+            "{string}\nliteral_field: literal_argument\nliteral_argument: LITERAL_NAME \":\" literal_value\nLITERAL_BOOLEAN: \"true\" | \"false\"\n"
+        )
+    }
+}
+
+/// Each character of a string has one spelling in each kind of quotes, except quotation marks.
+const PYTHON_RULES: &str = r#"literal_field: literal_string ": " literal_value
+literal_string: LITERAL_DOUBLE | LITERAL_SINGLE
+literal_argument: LITERAL_NAME "=" literal_value
+LITERAL_DOUBLE: /"([^"\\\x00-\x1f\x7f]|\\["'\\bfnrt])*"/
+LITERAL_SINGLE: /'([^'\\\x00-\x1f\x7f]|\\["'\\bfnrt])*'/
+LITERAL_BOOLEAN: "True" | "False"
+"#;
 
 /// Parameters that no schema describes.
 pub(super) fn undescribed() -> String {
-    format!("(python_argument (PYTHON_COMMA python_argument){{0,{}}})?", MAX_UNDESCRIBED - 1)
+    format!("(literal_argument (LITERAL_COMMA literal_argument){{0,{}}})?", MAX_UNDESCRIBED - 1)
 }
 
 impl Builder<'_> {
     /// `pointer`: that of its schema. `None`: it is left out, because the model cannot write its name.
-    pub(super) fn python_parameter(
+    pub(super) fn literal_parameter(
         &mut self,
         name: &str,
         schema: &Value,
         pointer: &str,
         is_required: bool,
     ) -> Result<Option<String>, GrammarError> {
-        if !python::is_argument_name(name) {
+        if !self.style.can_name(name) {
             if is_required {
                 return Err(self.error(pointer, "has a name that cannot be written in this model's format of calls"));
             }
             self.leave_open(self.path(pointer))?;
             return Ok(None);
         }
-        let value = self.python_value(schema, pointer)?;
-        Ok(Some(format!("{} {value}", quote(&format!("{name}=")))))
+        let value = self.literal_value(schema, pointer)?;
+        Ok(Some(format!("{} {value}", self.style.head(name))))
     }
 
     /// The expression for the value of a parameter. If a part of it would need copies of definitions, all of it is JSON.
-    fn python_value(&mut self, schema: &Value, pointer: &str) -> Result<String, GrammarError> {
+    fn literal_value(&mut self, schema: &Value, pointer: &str) -> Result<String, GrammarError> {
         let ParameterGrammar { rules, schemas, unenforced, .. } = &self.written;
         let before = (rules.len(), schemas.len(), unenforced.len(), self.multiples.clone());
         self.is_json = false;
@@ -129,10 +192,10 @@ impl Builder<'_> {
     }
 
     /// Items in their order, with commas between them. Those that are not required may be left out.
-    pub(super) fn python_sequence(&mut self, items: &[(String, bool)]) -> String {
+    pub(super) fn literal_sequence(&mut self, items: &[(String, bool)]) -> String {
         let follow = |(item, required): &(String, bool)| match required {
-            true => format!("PYTHON_COMMA {item}"),
-            false => format!("(PYTHON_COMMA {item})?"),
+            true => format!("LITERAL_COMMA {item}"),
+            false => format!("(LITERAL_COMMA {item})?"),
         };
         // The first item that is written is one of these, and these items may follow the last one of them.
         let optional = items.iter().take_while(|(_, required)| !required).count();
@@ -146,8 +209,8 @@ impl Builder<'_> {
             }
             let first = self.rule(&format!("{item} {rest}"));
             rest = match required {
-                true => format!("PYTHON_COMMA {first}"),
-                false => self.rule(&format!("PYTHON_COMMA {first} | {rest}")),
+                true => format!("LITERAL_COMMA {first}"),
+                false => self.rule(&format!("LITERAL_COMMA {first} | {rest}")),
             };
             alternatives.push(first);
         }
@@ -167,7 +230,7 @@ impl Builder<'_> {
         }
         if self.budget.values > MAX_VALUES {
             self.leave_open(self.path(pointer))?;
-            return Ok("python_value".to_owned());
+            return Ok("literal_value".to_owned());
         }
         if let Some(expression) = self.structure(schema, pointer, depth)? {
             return Ok(expression);
@@ -182,7 +245,7 @@ impl Builder<'_> {
     /// The expression for values of a schema that needs no more than Python's literals.
     fn structure(&mut self, schema: &Value, pointer: &str, depth: usize) -> Result<Option<String>, GrammarError> {
         let fields = match schema {
-            Value::Bool(true) => return Ok(Some("python_value".to_owned())),
+            Value::Bool(true) => return Ok(Some("literal_value".to_owned())),
             Value::Object(fields) => fields,
             _ => return Ok(None),
         };
@@ -190,7 +253,7 @@ impl Builder<'_> {
             fields.keys().all(|key| ANNOTATIONS.contains(&key.as_str()) || keywords.contains(&key.as_str()))
         };
         if has_only(&[]) {
-            return Ok(Some("python_value".to_owned()));
+            return Ok(Some("literal_value".to_owned()));
         }
         if let (Some(reference), true) = (fields.get("$ref").and_then(Value::as_str), has_only(&["$ref"])) {
             let target = schema::resolve(self.root, reference).filter(|_| self.may_nest(depth));
@@ -218,11 +281,11 @@ impl Builder<'_> {
                 let is_plain = has_only(&["type"]);
                 let is_any = has_only(&[&["type"], &OF_OTHERS[..]].concat());
                 let rule = match kind.as_str() {
-                    "null" if is_any => "\"None\"",
-                    "boolean" if is_any => "PYTHON_BOOLEAN",
-                    "string" if is_plain => "python_string",
-                    "integer" if is_plain => "PYTHON_INTEGER",
-                    "number" if is_plain => "PYTHON_NUMBER",
+                    "null" if is_any => self.style.null(),
+                    "boolean" if is_any => "LITERAL_BOOLEAN",
+                    "string" if is_plain => "literal_string",
+                    "integer" if is_plain => "LITERAL_INTEGER",
+                    "number" if is_plain => "LITERAL_NUMBER",
                     "array" if has_only(&["type", "items", "minItems", "maxItems"]) => {
                         return self.list(fields, pointer, depth);
                     }
@@ -250,13 +313,30 @@ impl Builder<'_> {
         {
             return None;
         }
+        if self.style.is_gemma() {
+            return self.gemma_choice(values);
+        }
         let literals = values.iter().flat_map(|value| match value.as_str() {
             Some(text) => spellings(text),
-            None => vec![python::literal(value)],
+            None => vec![literals::literal(value)],
         });
         let literals: Vec<String> = literals.map(|literal| quote(&literal)).collect();
         // One terminal, as the lexer has limits for terminals that may come next.
-        Some(self.define("PYTHON", &literals.join(" | ")))
+        Some(self.define("LITERAL", &literals.join(" | ")))
+    }
+
+    fn gemma_choice(&mut self, values: &[&Value]) -> Option<String> {
+        if values.iter().any(|value| value.is_array() || value.is_object()) {
+            return None;
+        }
+        let (texts, others): (Vec<&Value>, Vec<&Value>) = values.iter().copied().partition(|value| value.is_string());
+        let mut alternatives: Vec<String> = others.iter().map(|value| quote(&value.to_string())).collect();
+        if !texts.is_empty() {
+            let texts: Vec<String> = texts.iter().filter_map(|text| text.as_str()).map(quote).collect();
+            let (quotes, text) = (self.style.quotes(), self.define("LITERAL", &texts.join(" | ")));
+            alternatives.push(format!("{quotes} {text} {quotes}"));
+        }
+        Some(format!("({})", alternatives.join(" | ")))
     }
 
     fn alternatives(
@@ -300,8 +380,8 @@ impl Builder<'_> {
         let more = min.saturating_sub(1);
         let others = match max {
             Some(1) => String::new(),
-            Some(max) => format!("(PYTHON_COMMA {item}){{{more},{}}}", max - 1),
-            None => format!("(PYTHON_COMMA {item}){{{more},}}"),
+            Some(max) => format!("(LITERAL_COMMA {item}){{{more},{}}}", max - 1),
+            None => format!("(LITERAL_COMMA {item}){{{more},}}"),
         };
         let items = format!("({item} {others}){}", if min == 0 { "?" } else { "" });
         Ok(Some(self.rule(&format!("\"[\" {items} \"]\""))))
@@ -323,12 +403,13 @@ impl Builder<'_> {
         let Some(properties) = properties else {
             return match others {
                 _ if !required.is_empty() => Ok(None),
-                None | Some(Value::Bool(true)) => Ok(Some("python_dict".to_owned())),
+                None | Some(Value::Bool(true)) => Ok(Some("literal_dict".to_owned())),
                 Some(Value::Bool(false)) => Ok(Some("\"{}\"".to_owned())),
                 Some(values) => {
                     let value = self.literal(values, &schema::child(pointer, "additionalProperties"), depth + 1)?;
-                    let field = self.rule(&format!("python_string \": \" {value}"));
-                    Ok(Some(self.rule(&format!("\"{{\" ({field} (PYTHON_COMMA {field})*)? \"}}\""))))
+                    let key = if self.style.is_gemma() { "LITERAL_NAME \":\"" } else { "literal_string \": \"" };
+                    let field = self.rule(&format!("{key} {value}"));
+                    Ok(Some(self.rule(&format!("\"{{\" ({field} (LITERAL_COMMA {field})*)? \"}}\""))))
                 }
             };
         };
@@ -336,18 +417,25 @@ impl Builder<'_> {
         if !is_closed
             || properties.len() as u64 > MAX_ITEMS
             || required.iter().any(|name| !properties.contains_key(*name))
-            || properties.keys().any(|name| !schema::is_written(&json!(name)))
+            || properties.keys().any(|name| !self.can_be_key(name))
         {
             return Ok(None);
         }
         let mut all = Vec::new();
-        for (name, value) in properties {
+        for (name, value) in self.style.ordered(properties) {
             let value = self.literal(value, &schema::child(&schema::child(pointer, "properties"), name), depth + 1)?;
-            let keys: Vec<String> = spellings(name).iter().map(|key| quote(&format!("{key}: "))).collect();
+            let keys = match self.style.is_gemma() {
+                true => vec![self.style.head(name)],
+                false => spellings(name).iter().map(|key| quote(&format!("{key}: "))).collect(),
+            };
             all.push((format!("({}) {value}", keys.join(" | ")), required.contains(&name.as_str())));
         }
-        let fields = self.python_sequence(&all);
+        let fields = self.literal_sequence(&all);
         Ok(Some(self.rule(&format!("\"{{\" {fields} \"}}\""))))
+    }
+
+    fn can_be_key(&self, name: &str) -> bool {
+        if self.style.is_gemma() { self.style.can_name(name) } else { schema::is_written(&json!(name)) }
     }
 
     /// True if the request may have so many more rules.
@@ -357,7 +445,7 @@ impl Builder<'_> {
 
     /// Adds a rule. Returns its name.
     fn rule(&mut self, expression: &str) -> String {
-        self.define("python", expression)
+        self.define("literal", expression)
     }
 
     /// Adds a rule or a terminal, by the case of its name.
