@@ -1,7 +1,7 @@
 //! A mixture of experts with gates, in milliseconds a layer: every expert by itself, and all experts of a batch in sections of their own.
 //! Both are measured in alternation; the figures are minima.
 //!
-//! `cargo bench -p outpost-kernels --bench experts -- [type] [threads]`
+//! `cargo bench -p outpost-kernels --bench experts -- [type] [threads] [rows of a batch] [shape] [tokens]`
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints")]
 
 #[path = "../tests/common/rng.rs"]
@@ -29,6 +29,8 @@ struct Layer {
     experts: Vec<[Linear; 3]>,
     width: usize,
     inner: usize,
+    /// Rows of a batch.
+    batch: usize,
 }
 
 fn main() {
@@ -36,25 +38,34 @@ fn main() {
     let type_name = words.first().map_or("Q4K", String::as_str);
     let dtype = DType::ALL.into_iter().find(|dtype| format!("{dtype:?}") == type_name).unwrap_or(DType::Q4K);
     let threads = words.get(1).and_then(|word| word.parse().ok()).unwrap_or(2);
+    let batch = words.get(2).and_then(|word| word.parse().ok()).unwrap_or(64 * threads);
+    let (shape, count) = (words.get(3), words.get(4).and_then(|word| word.parse().ok()));
     let pool = Pool::new(threads);
     println!("{pool:?} {dtype:?}");
     println!("{:>18} {:>6} {:>10} {:>10} {:>6}", "shape", "tokens", "one by one", "together", "ratio");
     for (name, width, inner, experts, used) in SHAPES {
+        if shape.is_some_and(|shape| shape != name) {
+            continue;
+        }
         let mut rng = Rng(1);
         let mut matrix = |n: usize, k: usize| {
             let bytes = random_weights(&mut rng, dtype, n * k);
             Linear::from_gguf(dtype, n, k, &bytes).expect("whole blocks")
         };
         let experts = (0..experts).map(|_| [matrix(inner, width), matrix(inner, width), matrix(width, inner)]);
-        let layer = Layer { experts: experts.collect(), width, inner };
+        let layer = Layer { experts: experts.collect(), width, inner, batch };
         for tokens in [1, 8, 64, 256, 512, 1024] {
+            if count.is_some_and(|count: usize| count != tokens) {
+                continue;
+            }
             let x: Vec<f32> = (0..tokens * width).map(|_| rng.normal()).collect();
             let tokens_of = route(&mut rng, tokens, layer.experts.len(), used);
             let (mut out, mut other) = (vec![0.; tokens * width], vec![0.; tokens * width]);
+            let buffers = &mut Buffers::default();
             let (mut apart, mut together) = (f64::INFINITY, f64::INFINITY);
             for _ in 0..5 {
-                apart = apart.min(best(&pool, 3, || layer.one_by_one(&pool, &x, &tokens_of, &mut out)));
-                together = together.min(best(&pool, 3, || layer.together(&pool, &x, &tokens_of, &mut other)));
+                apart = apart.min(best(&pool, 3, || layer.one_by_one(&pool, &x, &tokens_of, &mut out, buffers)));
+                together = together.min(best(&pool, 3, || layer.together(&pool, &x, &tokens_of, &mut other, buffers)));
             }
             assert_eq!(out, other, "both compute the same bits");
             let ratio = apart / together;
@@ -84,12 +95,29 @@ fn factor(token: usize, expert: usize) -> f32 {
     1. / (1 + (token + expert) % 7) as f32
 }
 
+/// Memory that is allocated once, as a server does.
+#[derive(Default)]
+struct Buffers {
+    input: Vec<f32>,
+    gate_out: Vec<f32>,
+    up_out: Vec<f32>,
+    y: Vec<f32>,
+}
+
+/// Makes buffers long enough.
+fn buffers_of<const N: usize>(buffers: [&mut Vec<f32>; N], len: usize) {
+    for buffer in buffers {
+        buffer.resize(buffer.len().max(len), 0.);
+    }
+}
+
 impl Layer {
-    fn one_by_one(&self, pool: &Pool, x: &[f32], tokens_of: &[Vec<usize>], out: &mut [f32]) {
+    fn one_by_one(&self, pool: &Pool, x: &[f32], tokens_of: &[Vec<usize>], out: &mut [f32], buffers: &mut Buffers) {
         let Self { width, inner, .. } = *self;
         let most = tokens_of.iter().map(Vec::len).max().unwrap_or(0);
-        let [mut input, mut y] = [0, 1].map(|_| vec![0f32; most * width]);
-        let [mut gate_out, mut up_out] = [0, 1].map(|_| vec![0f32; most * inner]);
+        let Buffers { input, y, gate_out, up_out } = buffers;
+        buffers_of([input, y], most * width);
+        buffers_of([gate_out, up_out], most * inner);
         out.fill(0.);
         for (expert, tokens) in tokens_of.iter().enumerate().filter(|(_, tokens)| !tokens.is_empty()) {
             let [gate, up, down] = &self.experts[expert];
@@ -110,23 +138,29 @@ impl Layer {
         }
     }
 
-    fn together(&self, pool: &Pool, x: &[f32], tokens_of: &[Vec<usize>], out: &mut [f32]) {
-        let Self { width, inner, .. } = *self;
-        let limit = (x.len() / width).max(64);
+    fn together(&self, pool: &Pool, x: &[f32], tokens_of: &[Vec<usize>], out: &mut [f32], buffers: &mut Buffers) {
+        let limit = self.batch;
         out.fill(0.);
         let (mut start, mut rows) = (0, 0);
         for end in 1..=tokens_of.len() {
             rows += tokens_of[end - 1].len();
             let next = tokens_of.get(end).map_or(usize::MAX, Vec::len);
             if rows.saturating_add(next) > limit {
-                self.batch(pool, x, start, &tokens_of[start..end], out);
+                self.batch(pool, x, (start, &tokens_of[start..end]), out, buffers);
                 (start, rows) = (end, 0);
             }
         }
-        assert_eq!((start, inner), (tokens_of.len(), self.inner));
+        assert_eq!(start, tokens_of.len());
     }
 
-    fn batch(&self, pool: &Pool, x: &[f32], first: usize, tokens_of: &[Vec<usize>], out: &mut [f32]) {
+    fn batch(
+        &self,
+        pool: &Pool,
+        x: &[f32],
+        (first, tokens_of): (usize, &[Vec<usize>]),
+        out: &mut [f32],
+        buffers: &mut Buffers,
+    ) {
         let Self { width, inner, .. } = *self;
         let experts: Vec<usize> =
             (first..first + tokens_of.len()).filter(|e| !tokens_of[e - first].is_empty()).collect();
@@ -134,13 +168,16 @@ impl Layer {
         let rows: Vec<usize> = tokens_of.iter().flatten().copied().collect();
         let matrices = |index: usize| experts.iter().map(|expert| &self.experts[*expert][index]).collect::<Vec<_>>();
         let [gates, ups, downs] = [0, 1, 2].map(matrices);
-        let [mut gate_out, mut up_out] = [0, 1].map(|_| vec![0f32; rows.len() * inner]);
-        let mut y = vec![0f32; rows.len() * width];
+        let Buffers { y, gate_out, up_out, .. } = buffers;
+        buffers_of([gate_out, up_out], rows.len() * inner);
+        buffers_of([y], rows.len() * width);
+        let (gate_out, up_out, y) =
+            (&mut gate_out[..rows.len() * inner], &mut up_out[..rows.len() * inner], &mut y[..rows.len() * width]);
         let activations = Activations::gathered(pool, x, width, &rows, &sizes);
         matmul_parts(&activations, &mut [(&gates[..], &mut gate_out[..]), (&ups[..], &mut up_out[..])]);
         drop(activations);
-        activate(pool, Activation::Silu, &mut gate_out, Some(&up_out));
-        matmul_parts(&Activations::in_parts(pool, &gate_out, inner, &sizes), &mut [(&downs[..], &mut y[..])]);
+        activate(pool, Activation::Silu, gate_out, Some(up_out));
+        matmul_parts(&Activations::in_parts(pool, gate_out, inner, &sizes), &mut [(&downs[..], &mut y[..])]);
         let mut shares: Vec<(usize, RowShare)> = Vec::with_capacity(rows.len());
         let mut row = 0;
         for expert in &experts {
@@ -153,6 +190,6 @@ impl Layer {
         let ends: Vec<usize> =
             (0..x.len() / width).map(|token| shares.partition_point(|(other, _)| *other <= token)).collect();
         let shares: Vec<RowShare> = shares.into_iter().map(|(_, share)| share).collect();
-        add_shares(pool, out, &y, width, &shares, &ends);
+        add_shares(pool, out, y, width, &shares, &ends);
     }
 }

@@ -67,8 +67,14 @@ impl Routing {
             }
             order.clear();
             order.extend(0..experts);
-            order.sort_by(|a, b| choices[*b].total_cmp(&choices[*a]));
-            let (selected, others) = order.split_at(self.experts_per_token.min(experts));
+            let by_choice = |a: &usize, b: &usize| choices[*b].total_cmp(&choices[*a]).then(a.cmp(b));
+            let count = self.experts_per_token.min(experts);
+            // There may be hundreds of experts, so only the selected ones are sorted.
+            if (1..experts).contains(&count) {
+                order.select_nth_unstable_by(count - 1, by_choice);
+            }
+            let (selected, others) = order.split_at_mut(count);
+            selected.sort_unstable_by(by_choice);
             others.iter().for_each(|expert| weights[*expert] = 0.);
             let total: f32 = selected.iter().map(|expert| weights[*expert]).sum();
             // All weights of a sigmoid may vanish.

@@ -2,7 +2,7 @@
 //!
 //! An expert has few tokens, so its products are short. The products of several experts are therefore one parallel section: threads
 //! wait for each other once for all of them, and weights are read as one stream. A batch of experts has about as many rows as there
-//! are tokens, so it takes the memory that a single expert may need, and its activations stay in the cache.
+//! are tokens, at most, so it takes the memory that a single expert may need, and its activations stay in the cache.
 
 use outpost_kernels::{self as kernels, Activations, Linear, RowShare};
 
@@ -10,6 +10,9 @@ use super::device::Cpu;
 use crate::backend::interface::{Backend, FeedForward, Matrix, RoutedExpert, Tensor};
 use crate::backend::routing::batch_rows;
 use crate::error::{ModelError, Result};
+
+/// Rows of a batch for each thread. With more, activations are read from slower caches; with fewer, threads wait for each other more often.
+const ROWS_PER_THREAD: usize = 64;
 
 /// Adds the outputs of experts to `out`, with the same bits as one expert after another.
 pub fn add(
@@ -24,7 +27,8 @@ pub fn add(
     for expert in experts {
         check(expert, first, [out, x, weights])?;
     }
-    let limit = batch_rows(x.rows()).min(cpu.chunk_rows(3 * x.channels * inner));
+    let limit = batch_rows(x.rows()).min(ROWS_PER_THREAD * cpu.pool.threads());
+    let limit = limit.min(cpu.chunk_rows(3 * x.channels * inner));
     let mut rest = experts;
     while !rest.is_empty() {
         let ends = rest.iter().scan(0, |rows, expert| {
