@@ -387,7 +387,7 @@ fn requests_that_cannot_be_right_are_refused_at_once() {
 #[test]
 fn a_dry_run_shows_what_there_is_and_downloads_nothing() {
     let mut hub = Hub::of_size(0);
-    hub.list("tiny-IQ2_M.gguf", 1000, &"0".repeat(64));
+    hub.list("tiny-Q1_0.gguf", 1000, &"0".repeat(64));
     hub.list("tiny-Q8_0.gguf", 9 << 30, &"1".repeat(64));
     let server = hub.start_server();
     let plan = pull(&server, json!({ "dry_run": true })).ok();
@@ -399,7 +399,7 @@ fn a_dry_run_shows_what_there_is_and_downloads_nothing() {
     let of = |quantization: &str| candidates.iter().find(|one| one["quantization"] == quantization).unwrap();
     assert_eq!((&of("F32")["chosen"], &of("F32")["fits"]), (&json!(true), &json!(true)));
     assert_eq!((&of("Q8_0")["chosen"], &of("Q8_0")["fits"]), (&json!(false), &json!(false)));
-    assert!(of("IQ2_M")["unsupported"].is_string() && of("F32")["unsupported"].is_null());
+    assert!(of("Q1_0")["unsupported"].is_string() && of("F32")["unsupported"].is_null());
     assert_eq!(server.get("/v1/model-pulls").ok()["data"], json!([]));
     assert_eq!(server.get(&format!("/v1/models/{NAME}")).status, 404);
     let missing = pull(&server, json!({ "dry_run": true, "model": "hf:u/none" }));

@@ -6,7 +6,7 @@ import { createServer } from "node:http";
 
 const COMMIT = "0123456789abcdef0123456789abcdef01234567";
 // Files that are only listed: their names and sizes.
-const LISTED = [["tiny-Q8_0.gguf", 9e11], ["tiny-IQ2_M.gguf", 601e6]];
+const LISTED = [["tiny-Q8_0.gguf", 9e11], ["tiny-Q1_0.gguf", 601e6]];
 
 /** Starts the hub: `{url, requests, hold, release, stop}`. `content`: that of tiny-F32.gguf. */
 export async function startHub(content) {

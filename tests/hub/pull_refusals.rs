@@ -70,7 +70,7 @@ fn repositories_without_a_usable_gguf_file_say_what_they_have() {
     refused(&list(&["model.safetensors"]), &[], &["1 safetensors files, but no GGUF files and no config.json"]);
     let split = ["m-Q4_K_M-00001-of-00002.gguf", "m-Q4_K_M-00002-of-00002.gguf"];
     refused(&list(&split), &[], &["Q4_K_M", "is split into several files", "llama-gguf-split --merge"]);
-    refused(&list(&["m-IQ2_M.gguf"]), &[], &["m-IQ2_M.gguf cannot be served: the type IQ2_M is not supported"]);
+    refused(&list(&["m-Q1_0.gguf"]), &[], &["m-Q1_0.gguf cannot be served: the type Q1_0 is not supported"]);
 }
 
 #[test]

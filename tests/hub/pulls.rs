@@ -93,7 +93,7 @@ fn the_list_shows_every_candidate_and_downloads_nothing() {
         (tiny(), tiny_model::bytes(&TinyModel { quantized: true, width: 128, ..TinyModel::default() }));
     let mut repository = Repository::with(&[("tiny-F32.gguf", &full), ("tiny-Q8_0.gguf", &quantized)]);
     for (name, size) in [
-        ("tiny-IQ2_M.gguf", 1000),
+        ("tiny-Q1_0.gguf", 1000),
         ("tiny-BF16-00001-of-00002.gguf", 2000),
         ("tiny-BF16-00002-of-00002.gguf", 2000),
         ("mmproj-tiny-f16.gguf", 10),
@@ -104,7 +104,7 @@ fn the_list_shows_every_candidate_and_downloads_nothing() {
     let row = |label: &str| text.lines().find(|line| line.get(2..).is_some_and(|it| it.starts_with(label))).unwrap();
     assert!(row("Q8_0").starts_with("* ") && row("Q8_0").contains("chosen"), "{text}");
     assert!(row("F32").contains('~'), "{text}");
-    assert!(row("IQ2_M").contains("not supported: the type IQ2_M"), "{text}");
+    assert!(row("Q1_0").contains("not supported: the type Q1_0"), "{text}");
     assert!(row("BF16").contains("4 kB") && row("BF16").contains("split into 2 files"), "{text}");
     assert!(!text.contains("mmproj"), "{text}");
     assert!(repository.installed().is_empty());

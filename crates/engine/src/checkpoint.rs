@@ -37,7 +37,11 @@ impl Checkpoint {
     /// Opens the model whose main file is `path`.
     pub fn open(path: &Path) -> Result<Self, String> {
         if is_gguf(path) {
-            return Ok(Self::Gguf(Box::new(GgufFile::open(path).map_err(|error| error.to_string())?)));
+            let file = GgufFile::open(path).map_err(|error| error.to_string())?;
+            if let Some(kind) = file.header.converted_type() {
+                tracing::info!(file = %path.display(), "weights in {kind} become Q8_0, which takes 8.5 bits a weight");
+            }
+            return Ok(Self::Gguf(Box::new(file)));
         }
         let folder = path.parent().ok_or("the model file has no parent folder")?;
         Ok(Self::HuggingFace(Box::new(ModelFolder::open(folder).map_err(|error| error.to_string())?)))

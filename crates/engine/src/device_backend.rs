@@ -51,7 +51,7 @@ impl DeviceBackend {
     pub fn dequantizes(&self, quantization: &str) -> bool {
         match self {
             Self::Cpu(_) => false,
-            Self::Candle(_) => gguf::type_named(quantization).is_some_and(is_dequantised),
+            Self::Candle(_) => gguf::type_named(quantization).is_some_and(|stored| is_dequantised(stored.loaded())),
         }
     }
 }

@@ -7,7 +7,6 @@ mod rng;
 mod weights;
 
 use std::convert::Infallible;
-use std::ops::Range;
 
 use outpost_kernels::{
     Activation, AttentionShape, DType, DenseMatrix, Direction, Dropout, Isa, Norm, NormKind, Pool, ProductPart, Qkv,

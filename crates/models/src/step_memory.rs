@@ -39,11 +39,9 @@ pub fn scratch_bytes<B: Recurrent>(config: &DecoderConfig, backend: &B, limits: 
 
 /// The most rows that one operation computes, of `tokens` tokens: those of several experts, or all tokens.
 fn expert_rows(config: &DecoderConfig, tokens: usize) -> usize {
-    let used = config.layers.iter().map(|layer| match &layer.feed_forward {
-        Some(FeedForwardConfig::Sparse(experts)) => experts.routing.experts_per_token,
-        _ => 1,
-    });
-    batch_rows(tokens).min(tokens * used.max().unwrap_or(1).max(1))
+    let experts = config.layers.iter().filter_map(|layer| layer.feed_forward.as_ref()?.experts());
+    let used = experts.map(|experts| experts.routing.experts_per_token).max().unwrap_or(1);
+    batch_rows(tokens).min(tokens * used.max(1))
 }
 
 /// Floats per token of the angles of rotary embeddings: a cosine and a sine of each rotated pair.

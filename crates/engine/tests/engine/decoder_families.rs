@@ -16,9 +16,10 @@ use crate::harness::{candle, candle_tolerance};
 
 /// The tolerance to transformers, which computes in f32; with f32 weights only the order of sums differs. Products of
 /// quantized weights round their input to 8 bits, and those of BF16 weights to bf16 if the CPU has an instruction for
-/// it; random weights amplify the difference.
-fn tolerance(case: &str, rounds_to_bf16: bool) -> f32 {
-    if case.ends_with("-quantised") || rounds_to_bf16 { 0.4 } else { 1e-4 }
+/// it; random weights amplify the difference. candle has no MXFP4 and computes with floats.
+fn tolerance(case: &str, on_candle: bool, rounds_to_bf16: bool) -> f32 {
+    let is_quantised = case.ends_with("-quantised") || (case.ends_with("-mxfp4") && !on_candle);
+    if is_quantised || rounds_to_bf16 { 0.4 } else { 1e-4 }
 }
 
 /// The format of a checkpoint.
@@ -102,8 +103,8 @@ fn check<B: Recurrent>(format: Format, backend: &B, name: &str, rounds_to_bf16: 
                 case.name, run.positions,
             );
             let tolerance = match name {
-                "candle" => candle_tolerance(tolerance(&case.name, false), 0.6),
-                _ => tolerance(&case.name, rounds_to_bf16),
+                "candle" => candle_tolerance(tolerance(&case.name, true, false), 0.6),
+                _ => tolerance(&case.name, false, rounds_to_bf16),
             };
             if ![whole, chunked, stepped].iter().all(|difference| *difference <= tolerance) {
                 wrong.push(format!("{} {format:?} {name}", case.name));
@@ -300,8 +301,8 @@ fn blocks_of_several_arenas_are_saved_and_restored() {
         second.load(0, block, &saved).unwrap();
     }
     let next = BatchRow { start: 32, ..row(&[5], &tables, LogitsAt::Last) };
-    let [one, other] = [&mut first, &mut second].map(|arenas| model.forward(&[next], arenas).unwrap().values);
-    assert_eq!(one, other);
+    let [mut one, mut other] = [&mut first, &mut second].map(|arenas| model.forward(&[next], arenas).unwrap());
+    assert_eq!(one.rows(), other.rows());
 }
 
 #[test]

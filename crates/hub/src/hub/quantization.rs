@@ -10,8 +10,22 @@ use outpost_models::model_files::{SplitPart, companion, is_ggml, is_gguf, is_hid
 /// In the names of files that are not models by themselves: importance matrices and draft heads.
 const NOT_MODELS: [&str; 4] = ["imatrix", "mtp-", "eagle3-", "dflash-"];
 /// Quantisations by preference: the first that fits is chosen.
-const PREFERENCE: [&str; 13] = [
-    "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0", "IQ4_XS", "IQ4_NL", "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0", "Q3_K_M", "Q2_K", "F16",
+const PREFERENCE: [&str; 15] = [
+    "Q4_K_M",
+    "Q4_K_S",
+    "Q4_1",
+    "Q4_0",
+    "IQ4_XS",
+    "IQ4_NL",
+    "MXFP4_MOE",
+    "MXFP4",
+    "Q5_K_M",
+    "Q5_K_S",
+    "Q6_K",
+    "Q8_0",
+    "Q3_K_M",
+    "Q2_K",
+    "F16",
 ];
 /// A file with 8 bits per weight that is smaller than this is preferred: models of fewer than about 2 billion weights
 /// lose most by 4 bits.
@@ -112,7 +126,9 @@ fn is_quantization(word: &str) -> bool {
 /// True if the type in the name is supported. The header decides in the end, because files mix types.
 fn is_supported(name: &str) -> bool {
     let base = ["_XXS", "_XS", "_S", "_M", "_L", "_XL", "_MOE"].iter().find_map(|size| name.strip_suffix(size));
-    type_named(name).is_some() || base.is_some_and(|base| type_named(base).is_some())
+    // Most weights of IQ2_M, for example, have the type IQ2_S.
+    let is_base = |base: &str| type_named(base).or_else(|| type_named(&format!("{base}_S"))).is_some();
+    type_named(name).is_some() || base.is_some_and(is_base)
 }
 
 /// The candidates that `selector`, a quantisation or a path, means.
@@ -171,11 +187,24 @@ mod tests {
             assert_eq!(quantization(path).as_deref(), expected, "{path}");
         }
         assert!(
-            ["Q4_K_M", "Q8_0", "Q6_K", "IQ4_XS", "Q3_K_XL", "BF16", "MXFP4", "MXFP4_MOE"]
-                .iter()
-                .all(|name| is_supported(name))
+            [
+                "Q4_K_M",
+                "Q8_0",
+                "Q6_K",
+                "IQ4_XS",
+                "Q3_K_XL",
+                "BF16",
+                "MXFP4",
+                "MXFP4_MOE",
+                "IQ2_M",
+                "IQ3_XS",
+                "IQ1_S",
+                "TQ1_0"
+            ]
+            .iter()
+            .all(|name| is_supported(name))
         );
-        assert!(["IQ2_M", "IQ1_S", "TQ1_0", "Q9_9"].iter().all(|name| !is_supported(name)));
+        assert!(["Q1_0", "Q8_K", "Q9_9", "Q9_M"].iter().all(|name| !is_supported(name)));
     }
 
     #[test]
@@ -200,7 +229,7 @@ mod tests {
             [("F16", 15, 2), ("Q8_0", 8, 1), ("Q6_K", 6, 1), ("Q4_K_M", 5, 1), ("Q2_K", 3, 1), ("IQ2_M", 2, 1)];
         assert_eq!(labels, expected);
         let order = |limit| by_preference(&found, limit).into_iter().map(|it| found[it].label()).collect::<Vec<_>>();
-        assert_eq!(order(20 * GB), ["Q4_K_M", "Q6_K", "Q8_0", "Q2_K"]);
+        assert_eq!(order(20 * GB), ["Q4_K_M", "Q6_K", "Q8_0", "Q2_K", "IQ2_M"]);
         assert_eq!(order(4 * GB)[0], "Q2_K");
         assert_eq!(select(&found, "q6_k"), [2]);
         assert_eq!(select(&found, "m-Q2_K.gguf"), [4]);

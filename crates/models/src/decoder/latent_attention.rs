@@ -96,7 +96,7 @@ impl<B: PagedAttention> LatentAttention<B> {
         drop(normed);
         ctx.write_kv(arena, layer, batch, [&k, &k])?;
         drop(k);
-        self.project_values(ctx, ctx.kv_attention(arena, layer, batch, &self.shape, &q)?)
+        self.project_values(ctx, ctx.kv_attention(arena, layer, batch, &self.shape, None, &q)?)
     }
 
     /// The queries, `[1, tokens, 1, heads · (rank + rotated)]`, and the keys, `[1, tokens, 1, rank + rotated]`.
@@ -173,7 +173,7 @@ impl LatentAttention<Candle> {
         angles: &[Angles<Candle>],
     ) -> Result<Tensor<Candle>> {
         let (q, k) = self.project(ctx, normed, angles)?;
-        self.project_values(ctx, ctx.text_attention(texts, &self.shape, [&q, &k, &k])?)
+        self.project_values(ctx, ctx.text_attention(texts, &self.shape, None, [&q, &k, &k])?)
     }
 }
 

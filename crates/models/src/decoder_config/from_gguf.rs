@@ -70,7 +70,7 @@ impl DecoderConfig {
         };
         let scale_width = if family.width_scaled_layer_count == Some(layer_count) { width / heads } else { head_width };
         let has_qk_norms = header.tensor("blk.0.attn_q_norm.weight").is_some();
-        let mut ropes = ropes(&keys, family, head_width, header)?;
+        let mut ropes = ropes(&keys, family, [head_width, local_head_width], header)?;
         let attention = AttentionConfig {
             heads,
             kv_heads: heads,

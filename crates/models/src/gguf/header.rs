@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::cursor::Cursor;
 use super::value::{Metadata, Value};
-use super::{GgufError, TensorInfo};
+use super::{GgufError, StoredType, TensorInfo};
 
 /// A checked header: all tensors are inside the file.
 #[derive(Clone, Debug)]
@@ -133,9 +133,18 @@ impl Header {
 
     /// The type of most weights, such as `Q4_1`.
     pub fn quantization(&self) -> Option<&'static str> {
+        self.most_frequent_type(|tensor| tensor.shape.len() > 1)
+    }
+
+    /// The type of most of the weights that are converted when they are loaded, if there are any.
+    pub fn converted_type(&self) -> Option<&'static str> {
+        self.most_frequent_type(|tensor| matches!(tensor.stored, StoredType::Converted(_)))
+    }
+
+    fn most_frequent_type(&self, is_counted: impl Fn(&TensorInfo) -> bool) -> Option<&'static str> {
         let mut elements: HashMap<&'static str, u64> = HashMap::new();
-        for tensor in self.tensors.iter().filter(|tensor| tensor.shape.len() > 1) {
-            *elements.entry(super::tensor::type_name(tensor.dtype)).or_default() += tensor.elements();
+        for tensor in self.tensors.iter().filter(|tensor| is_counted(tensor)) {
+            *elements.entry(super::tensor::type_name(tensor.stored)).or_default() += tensor.elements();
         }
         elements.into_iter().max_by_key(|&(name, count)| (count, name)).map(|(name, _)| name)
     }

@@ -11,12 +11,14 @@ mod architecture_metadata;
 mod cursor;
 mod file;
 mod header;
+mod stored_type;
 mod tensor;
 mod value;
 
 pub(crate) use architecture_metadata::ArchitectureMetadata;
 pub use file::{GgufFile, MAX_HEADER_BYTES};
 pub use header::{Header, parse_header};
+pub use stored_type::{ConvertedType, StoredType};
 pub use tensor::{TensorInfo, type_named};
 pub(crate) use tensor::{find_type, size_in_bytes, type_name};
 pub use value::{Array, Metadata, Number, Value};

@@ -4,6 +4,7 @@ use crate::backend::DType;
 
 use super::GgufError;
 use super::cursor::Cursor;
+use super::stored_type::{ConvertedType, StoredType};
 
 /// An entry of the tensor table. Its bytes are inside the file.
 #[derive(Clone, Debug)]
@@ -11,63 +12,72 @@ pub struct TensorInfo {
     pub name: String,
     /// Row-major, outermost dimension first. The file has the opposite order.
     pub shape: Vec<usize>,
-    pub dtype: DType,
+    pub stored: StoredType,
     /// Offset from the start of the file.
     pub start: u64,
     pub bytes: u64,
 }
 
 /// Type numbers of ggml.h. `None`: the type is not supported.
-const TYPES: &[(u32, &str, Option<DType>)] = &[
-    (0, "F32", Some(DType::F32)),
-    (1, "F16", Some(DType::F16)),
-    (2, "Q4_0", Some(DType::Q4_0)),
-    (3, "Q4_1", Some(DType::Q4_1)),
-    (6, "Q5_0", Some(DType::Q5_0)),
-    (7, "Q5_1", Some(DType::Q5_1)),
-    (8, "Q8_0", Some(DType::Q8_0)),
+const TYPES: &[(u32, &str, Option<StoredType>)] = &[
+    (0, "F32", direct(DType::F32)),
+    (1, "F16", direct(DType::F16)),
+    (2, "Q4_0", direct(DType::Q4_0)),
+    (3, "Q4_1", direct(DType::Q4_1)),
+    (6, "Q5_0", direct(DType::Q5_0)),
+    (7, "Q5_1", direct(DType::Q5_1)),
+    (8, "Q8_0", direct(DType::Q8_0)),
     (9, "Q8_1", None),
-    (10, "Q2_K", Some(DType::Q2K)),
-    (11, "Q3_K", Some(DType::Q3K)),
-    (12, "Q4_K", Some(DType::Q4K)),
-    (13, "Q5_K", Some(DType::Q5K)),
-    (14, "Q6_K", Some(DType::Q6K)),
+    (10, "Q2_K", direct(DType::Q2K)),
+    (11, "Q3_K", direct(DType::Q3K)),
+    (12, "Q4_K", direct(DType::Q4K)),
+    (13, "Q5_K", direct(DType::Q5K)),
+    (14, "Q6_K", direct(DType::Q6K)),
     (15, "Q8_K", None),
-    (16, "IQ2_XXS", None),
-    (17, "IQ2_XS", None),
-    (18, "IQ3_XXS", None),
-    (19, "IQ1_S", None),
-    (20, "IQ4_NL", Some(DType::IQ4NL)),
-    (21, "IQ3_S", None),
-    (22, "IQ2_S", None),
-    (23, "IQ4_XS", Some(DType::IQ4XS)),
+    (16, "IQ2_XXS", converted(ConvertedType::IQ2XXS)),
+    (17, "IQ2_XS", converted(ConvertedType::IQ2XS)),
+    (18, "IQ3_XXS", converted(ConvertedType::IQ3XXS)),
+    (19, "IQ1_S", converted(ConvertedType::IQ1S)),
+    (20, "IQ4_NL", direct(DType::IQ4NL)),
+    (21, "IQ3_S", converted(ConvertedType::IQ3S)),
+    (22, "IQ2_S", converted(ConvertedType::IQ2S)),
+    (23, "IQ4_XS", direct(DType::IQ4XS)),
     (24, "I8", None),
     (25, "I16", None),
     (26, "I32", None),
     (27, "I64", None),
     (28, "F64", None),
-    (29, "IQ1_M", None),
-    (30, "BF16", Some(DType::BF16)),
-    (34, "TQ1_0", None),
-    (35, "TQ2_0", None),
-    (39, "MXFP4", Some(DType::MXFP4)),
-    (40, "NVFP4", None),
+    (29, "IQ1_M", converted(ConvertedType::IQ1M)),
+    (30, "BF16", direct(DType::BF16)),
+    (34, "TQ1_0", converted(ConvertedType::TQ1_0)),
+    (35, "TQ2_0", converted(ConvertedType::TQ2_0)),
+    (39, "MXFP4", direct(DType::MXFP4)),
+    (40, "NVFP4", converted(ConvertedType::NVFP4)),
+    (41, "Q1_0", None),
 ];
 
+const fn direct(dtype: DType) -> Option<StoredType> {
+    Some(StoredType::Direct(dtype))
+}
+
+const fn converted(kind: ConvertedType) -> Option<StoredType> {
+    Some(StoredType::Converted(kind))
+}
+
 /// The supported type of this name.
-pub fn type_named(name: &str) -> Option<DType> {
+pub fn type_named(name: &str) -> Option<StoredType> {
     TYPES.iter().find(|row| row.1 == name).and_then(|row| row.2)
 }
 
 /// The name of a type, such as `Q4_1`.
-pub fn type_name(dtype: DType) -> &'static str {
-    TYPES.iter().find(|row| row.2 == Some(dtype)).map_or("unknown", |row| row.1)
+pub fn type_name(stored: StoredType) -> &'static str {
+    TYPES.iter().find(|row| row.2 == Some(stored)).map_or("unknown", |row| row.1)
 }
 
 /// The type of this number; `tensor` is for error messages.
-pub(crate) fn find_type(number: u32, tensor: &str) -> Result<DType, GgufError> {
+pub(crate) fn find_type(number: u32, tensor: &str) -> Result<StoredType, GgufError> {
     match TYPES.iter().find(|row| row.0 == number) {
-        Some((_, _, Some(dtype))) => Ok(*dtype),
+        Some((_, _, Some(stored))) => Ok(*stored),
         Some((_, name, None)) => {
             Err(GgufError::Unsupported(format!("tensor {tensor} has the type {name}, which is not supported")))
         }
@@ -88,12 +98,12 @@ impl TensorInfo {
         for _ in 0..rank {
             sizes.push(cursor.u64(&what)?);
         }
-        let dtype = find_type(cursor.u32(&what)?, &name)?;
+        let stored = find_type(cursor.u32(&what)?, &name)?;
         let start = cursor.u64(&what)?;
-        let bytes = size_in_bytes(&sizes, dtype)
+        let bytes = size_in_bytes(&sizes, stored)
             .ok_or_else(|| GgufError::damaged(format!("tensor {name} has the impossible shape {sizes:?}")))?;
         let shape = sizes.iter().rev().map(|&size| size as usize).collect();
-        Ok(Self { name, shape, dtype, start, bytes })
+        Ok(Self { name, shape, stored, start, bytes })
     }
 
     pub fn elements(&self) -> u64 {
@@ -103,13 +113,13 @@ impl TensorInfo {
 
 /// The size of a tensor, innermost dimension first; `None` if a dimension is zero, the product overflows, or a row is not a
 /// whole number of blocks.
-pub(crate) fn size_in_bytes(sizes: &[u64], dtype: DType) -> Option<u64> {
-    let block = dtype.block() as u64;
+pub(crate) fn size_in_bytes(sizes: &[u64], stored: StoredType) -> Option<u64> {
+    let block = stored.block() as u64;
     let row = *sizes.first()?;
     let elements = sizes.iter().try_fold(1u64, |product, &size| product.checked_mul(size))?;
     // With this limit, later products of the same dimensions cannot overflow `usize`.
     if elements == 0 || elements > i64::MAX as u64 / 8 || row % block != 0 {
         return None;
     }
-    (elements / block).checked_mul(dtype.block_bytes() as u64)
+    (elements / block).checked_mul(stored.block_bytes() as u64)
 }

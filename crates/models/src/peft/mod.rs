@@ -161,7 +161,7 @@ impl PeftAdapter {
             Content::Memory(bytes) => Storage::Memory(bytes),
         };
         let TensorInfo { name, shape, start, .. } = matrix;
-        StoredTensor { name, storage, start: *start, shape, dtype: float(matrix)? }.rows(0, shape[0])
+        StoredTensor { name, storage, start: *start, shape, stored: float(matrix)?.into() }.rows(0, shape[0])
     }
 }
 

@@ -49,14 +49,14 @@ impl Weights for GgufFile {
     }
 
     fn dtype(&self, name: &str) -> Option<DType> {
-        Some(self.header.tensor(name)?.dtype)
+        Some(self.header.tensor(name)?.stored.loaded())
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
         let info =
             self.header.tensor(name).ok_or_else(|| ModelError::Checkpoint(format!("the file has no tensor {name}")))?;
         let (storage, start, shape) = (Storage::File(self.file()), info.start, &info.shape);
-        StoredTensor { name: &info.name, storage, start, shape, dtype: info.dtype }.rows(first, count)
+        StoredTensor { name: &info.name, storage, start, shape, stored: info.stored }.rows(first, count)
     }
 
     /// Leaves out layers that only draft.

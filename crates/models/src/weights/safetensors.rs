@@ -10,6 +10,7 @@ use super::{DecoderCheckpoint, Role, Rows, Weights};
 use crate::decoder_config::{self, DecoderConfig, LayerConfig};
 use crate::decoder_family::{DecoderFamily, FAMILIES, RecurrentMixer};
 use crate::error::ModelError;
+use crate::gguf::StoredType;
 use crate::safetensors::{ModelFolder, OLD_TEXT_PREFIX};
 
 /// Names outside of layers, except for the output projection.
@@ -136,7 +137,8 @@ impl ModelFolder {
             None => &[],
         };
         if let Some(name) = find(vectors, stem).or_else(|| find(family.bare_names, stem)) {
-            return Some(format!("{layer}.{name}"));
+            // Tensors that hold all experts have no biases, if their names are the family's own.
+            return (ending == "weight" || !stem.ends_with("_exps")).then(|| format!("{layer}.{name}"));
         }
         if let Some(name) = find(family.tensor_names, stem) {
             return Some(format!("{layer}.{name}.{ending}"));
@@ -228,11 +230,11 @@ impl Weights for ModelFolder {
         }
         let (info, file) =
             self.tensor(name).ok_or_else(|| ModelError::Checkpoint(format!("the files have no tensor {name}")))?;
-        let dtype = info.float().ok_or_else(|| {
+        let stored = info.float().map(StoredType::from).ok_or_else(|| {
             ModelError::Checkpoint(format!("tensor {name} has the type {}, which is not supported", info.dtype))
         })?;
         let storage = Storage::File(file);
-        StoredTensor { name: &info.name, storage, start: info.start, shape: &info.shape, dtype }.rows(first, count)
+        StoredTensor { name: &info.name, storage, start: info.start, shape: &info.shape, stored }.rows(first, count)
     }
 
     fn copied_bytes(&self, name: &str) -> usize {

@@ -9,6 +9,7 @@ use half::{bf16, f16};
 
 use super::mxfp4::Mxfp4Files;
 use crate::error::ModelError;
+use crate::gguf::StoredType;
 
 /// Rows of a tensor that are not read yet. Each element of a vector is a row.
 #[derive(Debug)]
@@ -18,7 +19,7 @@ pub struct Rows<'a> {
     pub columns: usize,
     bytes: Bytes<'a>,
     /// The type in the file, if rows are rounded to `dtype` when they are read.
-    source_dtype: Option<DType>,
+    source: Option<StoredType>,
     /// One row of this many in the file is a row.
     step: usize,
 }
@@ -52,24 +53,24 @@ pub(crate) struct StoredTensor<'a> {
     /// Offset from the start of the storage.
     pub start: u64,
     pub shape: &'a [usize],
-    pub dtype: DType,
+    pub stored: StoredType,
 }
 
 impl<'a> StoredTensor<'a> {
     /// `count` rows from `first` on.
     pub fn rows(self, first: usize, count: usize) -> Result<Rows<'a>, ModelError> {
-        let Self { name, storage, start, shape, dtype } = self;
+        let Self { name, storage, start, shape, stored } = self;
         let (row_count, columns) = flat(shape);
         if first.checked_add(count).is_none_or(|end| end > row_count) {
             return Err(ModelError::Checkpoint(format!(
                 "tensor {name} has {row_count} rows, not {count} rows from row {first} on"
             )));
         }
-        if !columns.is_multiple_of(dtype.block()) {
+        if !columns.is_multiple_of(stored.block()) {
             // The elements of a quantised vector cannot be read one by one.
             return Err(ModelError::Checkpoint(format!("tensor {name} is a quantised vector, which is not supported")));
         }
-        let row_bytes = columns / dtype.block() * dtype.block_bytes();
+        let row_bytes = columns / stored.block() * stored.block_bytes();
         let start = start + (first * row_bytes) as u64;
         let bytes = match storage {
             Storage::File(file) => Bytes::File(file, start),
@@ -82,7 +83,9 @@ impl<'a> StoredTensor<'a> {
                 )
             }
         };
-        Ok(Rows { dtype, count, columns, bytes, source_dtype: None, step: 1 })
+        let dtype = stored.loaded();
+        let source = (stored != StoredType::Direct(dtype)).then_some(stored);
+        Ok(Rows { dtype, count, columns, bytes, source, step: 1 })
     }
 }
 
@@ -92,7 +95,7 @@ impl Rows<'static> {
     /// # Errors
     /// If `bytes` has another length.
     pub fn from_bytes(dtype: DType, count: usize, columns: usize, bytes: Vec<u8>) -> Result<Self, ModelError> {
-        let rows = Self { dtype, count, columns, bytes: Bytes::Memory(Cow::default()), source_dtype: None, step: 1 };
+        let rows = Self { dtype, count, columns, bytes: Bytes::Memory(Cow::default()), source: None, step: 1 };
         match bytes.len() == count * rows.row_bytes(dtype) {
             true => Ok(Self { bytes: Bytes::Memory(bytes.into()), ..rows }),
             false => Err(ModelError::Checkpoint(format!("{} bytes are not {count} rows of {columns}", bytes.len()))),
@@ -103,7 +106,7 @@ impl Rows<'static> {
 impl<'a> Rows<'a> {
     /// Rows whose codes and scales are in tensors of their own.
     pub(super) fn from_mxfp4(count: usize, columns: usize, files: Mxfp4Files<'a>) -> Self {
-        Self { dtype: DType::MXFP4, count, columns, bytes: Bytes::Mxfp4(files), source_dtype: None, step: 1 }
+        Self { dtype: DType::MXFP4, count, columns, bytes: Bytes::Mxfp4(files), source: None, step: 1 }
     }
 }
 
@@ -123,7 +126,7 @@ impl Rows<'_> {
         if self.dtype == dtype || !Self::can_round_to(self.dtype, dtype, self.columns) {
             return self;
         }
-        Self { dtype, source_dtype: Some(self.dtype), ..self }
+        Self { dtype, source: Some(self.dtype.into()), ..self }
     }
 
     /// The same rows, which can be read after the checkpoint is closed.
@@ -139,29 +142,35 @@ impl Rows<'_> {
             Bytes::File(file, start) => own(file, *start)?,
             Bytes::OwnFile(file, start) => own(file, *start)?,
             Bytes::Memory(bytes) => Bytes::Memory(Cow::Owned(bytes.clone().into_owned())),
+            Bytes::Mxfp4(_) => {
+                return Err(ModelError::checkpoint(
+                    "rows whose codes and scales are two tensors cannot stay in the file",
+                ));
+            }
         };
-        let Self { dtype, count, columns, source_dtype, .. } = *self;
-        Ok(Rows { dtype, count, columns, bytes, source_dtype })
+        let Self { dtype, count, columns, source, step, .. } = *self;
+        Ok(Rows { dtype, count, columns, bytes, source, step })
     }
 
-    pub(crate) fn row_bytes(&self, dtype: DType) -> usize {
-        self.columns / dtype.block() * dtype.block_bytes()
+    pub(crate) fn row_bytes(&self, stored: impl Into<StoredType>) -> usize {
+        let stored = stored.into();
+        self.columns / stored.block() * stored.block_bytes()
     }
 
     /// Reads whole rows from row `first` on. Several threads may call it at the same time.
     pub fn read(&self, first: usize, out: &mut [u8]) -> Result<(), ModelError> {
-        let Some(source_dtype) = self.source_dtype else { return self.read_as(self.dtype, first, out) };
+        let Some(source) = self.source else { return self.read_as(self.dtype.into(), first, out) };
         let count = out.len() / self.row_bytes(self.dtype).max(1);
-        let mut bytes = vec![0; count * self.row_bytes(source_dtype)];
-        self.read_as(source_dtype, first, &mut bytes)?;
+        let mut bytes = vec![0; count * self.row_bytes(source)];
+        self.read_as(source, first, &mut bytes)?;
         let mut floats = vec![0.; count * self.columns];
-        dequantise(source_dtype, &bytes, &mut floats);
+        source.dequantise(&bytes, &mut floats);
         round(self.dtype, &floats, out);
         Ok(())
     }
 
-    fn read_as(&self, dtype: DType, first: usize, out: &mut [u8]) -> Result<(), ModelError> {
-        let row_bytes = self.row_bytes(dtype).max(1);
+    fn read_as(&self, stored: StoredType, first: usize, out: &mut [u8]) -> Result<(), ModelError> {
+        let row_bytes = self.row_bytes(stored).max(1);
         if self.step == 1 {
             return self.read_adjacent(row_bytes, first, out);
         }

@@ -4,6 +4,7 @@ use super::ggml::GgmlFile;
 use super::tensor_names::Naming;
 use crate::backend::DType;
 use crate::error::{ModelError, Result};
+use crate::gguf::StoredType;
 use crate::safetensors::ModelFolder;
 use crate::weights::{Role, Rows, Storage, StoredTensor, Weights};
 
@@ -37,11 +38,11 @@ impl<'a> WhisperWeights<'a> {
         match self.source {
             Source::Folder(folder) => {
                 let (info, file) = folder.tensor(name).ok_or_else(missing)?;
-                let dtype = info.float().ok_or_else(|| {
+                let stored = info.float().map(StoredType::from).ok_or_else(|| {
                     ModelError::Checkpoint(format!("tensor {name} has the type {}, which is not supported", info.dtype))
                 })?;
                 let storage = Storage::File(file);
-                Ok(StoredTensor { name: &info.name, storage, start: info.start, shape: &info.shape, dtype })
+                Ok(StoredTensor { name: &info.name, storage, start: info.start, shape: &info.shape, stored })
             }
             Source::Ggml(file) => file.tensor(name).ok_or_else(missing),
         }
@@ -77,7 +78,7 @@ impl Weights for WhisperWeights<'_> {
     }
 
     fn dtype(&self, name: &str) -> Option<DType> {
-        Some(self.tensor(name).ok()?.dtype)
+        Some(self.tensor(name).ok()?.stored.loaded())
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>> {

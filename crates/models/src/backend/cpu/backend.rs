@@ -140,7 +140,7 @@ impl Backend for Cpu {
         weights: &Tensor<Self>,
         expert: usize,
     ) -> Result<()> {
-        elementwise::add_expert(x, y, tokens, weights, expert)
+        experts::add_one(self, x, y, tokens, weights, expert)
     }
 
     fn add_experts(
@@ -150,7 +150,7 @@ impl Backend for Cpu {
         x: &Tensor<Self>,
         weights: &Tensor<Self>,
     ) -> Result<()> {
-        experts::add(self, out, experts, x, weights)
+        experts::add_all(self, out, experts, x, weights)
     }
 
     fn embedding(&self, weight: &kernels::Linear, ids: &[u32]) -> Result<Tensor<Self>> {

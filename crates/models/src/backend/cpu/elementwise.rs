@@ -25,21 +25,3 @@ pub fn activate(cpu: &Cpu, activation: Activation, x: &mut Tensor<Cpu>, factors:
     kernels::activate(&cpu.pool, activation, x.data_mut(), factors.map(Tensor::data));
     cpu.pause()
 }
-
-/// Adds each row of `y`, multiplied by its factor, to a row of `x`.
-pub fn add_expert(
-    x: &mut Tensor<Cpu>,
-    y: &Tensor<Cpu>,
-    tokens: &[usize],
-    weights: &Tensor<Cpu>,
-    expert: usize,
-) -> Result<()> {
-    checks::expert(x, y, tokens, weights, expert)?;
-    let width = x.channels.max(1);
-    for (token, y) in tokens.iter().zip(y.data().chunks_exact(width)) {
-        let weight = weights.data()[token * weights.channels + expert];
-        let sum = &mut x.data_mut()[token * width..][..width];
-        sum.iter_mut().zip(y).for_each(|(sum, y)| *sum += y * weight);
-    }
-    Ok(())
-}

@@ -7,6 +7,7 @@
 use outpost_kernels::{self as kernels, Activations, Linear, RowShare};
 
 use super::device::Cpu;
+use crate::backend::checks;
 use crate::backend::interface::{Backend, FeedForward, Matrix, RoutedExpert, Tensor};
 use crate::backend::routing::batch_rows;
 use crate::error::{ModelError, Result};
@@ -14,8 +15,21 @@ use crate::error::{ModelError, Result};
 /// Rows of a batch for each thread. With more, activations are read from slower caches; with fewer, threads wait for each other more often.
 const ROWS_PER_THREAD: usize = 64;
 
+/// Adds each row of `y`, multiplied by its factor, to a row of `x`.
+pub fn add_one(
+    cpu: &Cpu,
+    x: &mut Tensor<Cpu>,
+    y: &Tensor<Cpu>,
+    tokens: &[usize],
+    weights: &Tensor<Cpu>,
+    expert: usize,
+) -> Result<()> {
+    checks::expert(x, y, tokens, weights, expert)?;
+    add_rows(cpu, x, y, tokens.iter().map(|token| (*token, expert)), weights)
+}
+
 /// Adds the outputs of experts to `out`, with the same bits as one expert after another.
-pub fn add(
+pub fn add_all(
     cpu: &Cpu,
     out: &mut Tensor<Cpu>,
     experts: &[RoutedExpert<'_, Cpu>],
@@ -38,7 +52,6 @@ pub fn add(
         let count = ends.take_while(|rows| *rows <= limit).count().max(1);
         let (batch, others) = rest.split_at(count);
         add_batch(cpu, out, batch, x, weights)?;
-        cpu.pause()?;
         rest = others;
     }
     Ok(())
@@ -107,28 +120,34 @@ fn add_batch(
     let hidden = Activations::in_parts(&cpu.pool, hidden.data(), inner, &sizes);
     kernels::matmul_parts(&hidden, &mut [(&downs[..], y.data_mut())]);
     drop(hidden);
-    let (shares, ends) = shares(experts, weights);
-    let width = out.channels;
-    kernels::add_shares(&cpu.pool, out.data_mut(), y.data(), width, &shares, &ends);
-    Ok(())
+    let pairs = experts.iter().flat_map(|expert| expert.tokens.iter().map(|token| (*token, expert.index)));
+    add_rows(cpu, out, &y, pairs, weights)
 }
 
-/// For each token the rows of its experts, in their order, and the end of its rows among all.
-fn shares(experts: &[RoutedExpert<'_, Cpu>], weights: &Tensor<Cpu>) -> (Vec<RowShare>, Vec<usize>) {
+/// Adds each row of `y` to a row of `x`. `pairs`: the token and the expert of each row, which select its factor. The rows of a token
+/// are added in their order.
+fn add_rows(
+    cpu: &Cpu,
+    x: &mut Tensor<Cpu>,
+    y: &Tensor<Cpu>,
+    pairs: impl Iterator<Item = (usize, usize)> + Clone,
+    weights: &Tensor<Cpu>,
+) -> Result<()> {
     // First the starts of the tokens' shares, which become their ends.
     let mut ends = vec![0; weights.rows() + 1];
-    let pairs = || experts.iter().flat_map(|expert| expert.tokens.iter().map(|token| (*token, expert.index)));
-    pairs().for_each(|(token, _)| ends[token + 1] += 1);
+    pairs.clone().for_each(|(token, _)| ends[token + 1] += 1);
     let mut total = 0;
     ends.iter_mut().for_each(|end| {
         total += *end;
         *end = total;
     });
     let mut shares = vec![RowShare { row: 0, factor: 0. }; total];
-    for (row, (token, expert)) in pairs().enumerate() {
+    for (row, (token, expert)) in pairs.enumerate() {
         shares[ends[token]] = RowShare { row, factor: weights.data()[token * weights.channels + expert] };
         ends[token] += 1;
     }
     ends.pop();
-    (shares, ends)
+    let width = x.channels;
+    kernels::add_shares(&cpu.pool, x.data_mut(), y.data(), width, &shares, &ends);
+    cpu.pause()
 }

@@ -47,7 +47,7 @@ impl GgmlFile {
         let filters = read_filters(&mut reader, &config)?;
         let vocabulary = read_vocabulary(&mut reader, &config)?;
         let tensors = read_tensors(&mut reader)?;
-        if version != BLOCK_VERSION && tensors.values().any(|tensor| tensor.dtype.is_quantised()) {
+        if version != BLOCK_VERSION && tensors.values().any(|tensor| tensor.stored.loaded().is_quantised()) {
             return reject_config(format!(
                 "its quantised weights are in version {version} of the format, which is not supported; convert the \
                  model again with a newer whisper.cpp"
@@ -92,7 +92,7 @@ impl GgmlFile {
     pub fn quantization(&self) -> Option<&'static str> {
         let mut elements: HashMap<&'static str, u64> = HashMap::new();
         for tensor in self.tensors.values().filter(|tensor| tensor.shape.len() > 1) {
-            *elements.entry(type_name(tensor.dtype)).or_default() += tensor.elements();
+            *elements.entry(type_name(tensor.stored)).or_default() += tensor.elements();
         }
         elements.into_iter().max_by_key(|&(name, count)| (count, name)).map(|(name, _)| name)
     }
@@ -102,8 +102,8 @@ impl GgmlFile {
     }
 
     pub(in crate::whisper) fn tensor(&self, name: &str) -> Option<StoredTensor<'_>> {
-        let TensorInfo { name, shape, dtype, start } = self.tensors.get(name)?;
-        Some(StoredTensor { name, storage: Storage::File(&self.file), start: *start, shape, dtype: *dtype })
+        let TensorInfo { name, shape, stored, start } = self.tensors.get(name)?;
+        Some(StoredTensor { name, storage: Storage::File(&self.file), start: *start, shape, stored: *stored })
     }
 }
 

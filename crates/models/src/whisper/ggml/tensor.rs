@@ -1,9 +1,8 @@
 //! Entries of tensors.
 
 use super::reader::{Reader, damaged};
-use crate::backend::DType;
 use crate::error::Result;
-use crate::gguf::{find_type, size_in_bytes};
+use crate::gguf::{StoredType, find_type, size_in_bytes};
 
 /// Maximum bytes of a name.
 const MAX_NAME: usize = 256;
@@ -15,7 +14,7 @@ pub(super) struct TensorInfo {
     pub name: String,
     /// Row-major, outermost dimension first. The file has the opposite order.
     pub shape: Vec<usize>,
-    pub dtype: DType,
+    pub stored: StoredType,
     /// Offset from the start of the file.
     pub start: u64,
 }
@@ -39,13 +38,13 @@ impl TensorInfo {
         let Ok(name) = String::from_utf8(name) else {
             return Err(damaged(format!("the name of tensor {index} is not UTF-8")));
         };
-        let dtype = find_type(type_number, &name)?;
-        let Some(bytes) = size_in_bytes(&sizes, dtype) else {
+        let stored = find_type(type_number, &name)?;
+        let Some(bytes) = size_in_bytes(&sizes, stored) else {
             return Err(damaged(format!("tensor {name} has the impossible shape {sizes:?}")));
         };
         let start = reader.position();
         reader.skip(bytes, &|| format!("tensor {name}"))?;
         let shape = sizes.iter().rev().map(|&size| size as usize).collect();
-        Ok(Self { name, shape, dtype, start })
+        Ok(Self { name, shape, stored, start })
     }
 }

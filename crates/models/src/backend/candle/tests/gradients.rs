@@ -179,16 +179,14 @@ fn check_all(b: &Candle) {
             }),
         ),
     ];
-    let (half, other) = (linear(8, 16, 5), linear(8, 16, 6));
-    let (half, other) = (&half, &other);
     for (sinks, window) in [(None, None), (Some(random(4, 7)), None), (Some(random(4, 8)), Some(2))] {
         let sinks = sinks.map(|sinks| b.vector(sinks).unwrap());
-        let soft_cap = None;
+        let (soft_cap, half, other) = (None, linear(8, 16, 5), linear(8, 16, 6));
         let shape = AttentionShape { heads: 4, kv_heads: 2, width: 4, scale: 0.5, causal: true, window, soft_cap };
         operations.push((
             format!("attention of texts with sinks {sinks:?}"),
             Box::new(move |x| {
-                let [keys, values] = b.linears([half, other], x).unwrap();
+                let [keys, values] = b.linears([&half, &other], x).unwrap();
                 b.text_attention(&[0..5, 5..8], &shape, sinks.as_ref(), [x, &keys, &values]).unwrap()
             }),
         ));
