@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::calls::errors::{self, ModelErrors};
 use crate::calls::models::model_name::authorize_name;
 use crate::calls::prompt::preparation::PromptPreparation;
+use crate::calls::prompt::prompt_choice::PromptChoice;
 use crate::calls::prompt::text_input::{TextField, TextInput};
 use crate::calls::upstream::embeddings::{self as remote, EmbeddingRequest};
 use crate::calls::upstream::models::{Location, UpstreamModels};
@@ -14,9 +15,8 @@ use crate::calls::upstream::response_limits;
 use crate::calls::upstream::token_estimate;
 use crate::calls::upstream::told_usage::{ToldValues, is_possible_input};
 use crate::clock_rng::ClockRng;
-use crate::engine::{
-    EncoderModel, Engine, InputType, Matryoshka, ModelKind, TokenizeLimits, Tokenized, truncate_dimensions,
-};
+use crate::display::shorten;
+use crate::engine::{EncoderModel, Engine, Matryoshka, ModelKind, TokenizeLimits, Tokenized, truncate_dimensions};
 use crate::error::{Code, Error, Result};
 use crate::ids::EmbeddingId;
 use crate::service::access::Access;
@@ -38,7 +38,7 @@ pub struct EmbeddingCall {
     /// Where the inputs were in the request, in their order: fields and the numbers of their texts.
     pub fields: Vec<(TextField, usize)>,
     pub dimensions: Option<u32>,
-    pub input_type: InputType,
+    pub prompt: PromptChoice,
     /// Truncates texts that are too long instead of refusing them.
     pub truncate: bool,
     /// Max tokens of a text, if the model takes more, and the name of the field that sets it. Without effect on an upstream
@@ -246,9 +246,8 @@ impl EncoderCall for EmbeddingCall {
     }
 
     fn upstream(&self, model: &Arc<UpstreamModel>) -> Result<(UpstreamCall, ReadResponse<Vec<f32>>)> {
-        let Self { inputs, dimensions, input_type, truncate, .. } = self;
-        let request =
-            EmbeddingRequest { inputs, dimensions: *dimensions, input_type: *input_type, truncate: *truncate };
+        let Self { inputs, dimensions, prompt, truncate, .. } = self;
+        let request = EmbeddingRequest { inputs, dimensions: *dimensions, prompt, truncate: *truncate };
         let count = inputs.len();
         let max_bytes = response_limits::vectors(model, count, *dimensions);
         let sent = json_call(model, "embeddings", request.fields(model)?, max_bytes);
@@ -281,7 +280,14 @@ fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenizeLimits) 
         TextInput::Text(text) => Some(text.as_str()),
         TextInput::Tokens(_) => None,
     });
-    let encoded = model.encode(&texts.collect::<Vec<_>>(), call.input_type, call.truncate, bound);
+    let texts: Vec<&str> = texts.collect();
+    let encoded = match &call.prompt {
+        PromptChoice::Purpose(input_type) => model.encode(&texts, *input_type, call.truncate, bound),
+        PromptChoice::Named(name) => {
+            let prompt = model.prompt(name).ok_or_else(|| unknown_prompt(name, model))?;
+            model.encode_with_prompt(&texts, prompt, call.truncate, bound)
+        }
+    };
     let mut encoded = encoded.map_err(|stopped| errors::from_stopped(model.id(), &stopped))?.into_iter();
     let one = |(index, input): (usize, &TextInput)| {
         let (mut text, complete) = match input {
@@ -310,6 +316,16 @@ fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenizeLimits) 
         Ok(text)
     };
     call.inputs.iter().enumerate().map(one).collect()
+}
+
+fn unknown_prompt(name: &str, model: &EncoderModel) -> Error {
+    let names: Vec<&str> = model.prompt_names().collect();
+    let known = match names.as_slice() {
+        [] => "has no prompts. Leave 'prompt_name' out".to_owned(),
+        names => format!("has the prompts {}", names.join(", ")),
+    };
+    let message = format!("'prompt_name' is '{}', but the model '{}' {known}.", shorten(name), model.id());
+    Error::invalid("prompt_name", message)
 }
 
 /// `with`: what else was counted, for the message. `exact`: false if counting stopped early.

@@ -6,12 +6,13 @@ use crate::calls::blocking::run_blocking;
 use crate::calls::embeddings::{EmbeddingCall, Embeddings, Encoded, EncoderCall, ReadResponse, too_long};
 use crate::calls::errors::from_stopped;
 use crate::calls::models::model_name::{authorize_name, or_only};
+use crate::calls::prompt::prompt_choice::PromptChoice;
 use crate::calls::prompt::text_input::{TextField, TextInput};
 use crate::calls::upstream::errors::unsupported;
 use crate::calls::upstream::request_fields::json_call;
 use crate::calls::upstream::rerank::{self as remote, RerankRequest};
 use crate::calls::upstream::response_limits;
-use crate::engine::{EncoderModel, InputType, ModelInfo, ModelKind, TokenizeLimits, Tokenized};
+use crate::engine::{EncoderModel, InputType, ModelInfo, ModelKind, PairOptions, TokenizeLimits, Tokenized};
 use crate::error::{Error, Result};
 use crate::ids::RerankId;
 use crate::service::access::Access;
@@ -24,6 +25,8 @@ pub struct ScoreCall {
     /// One for all documents, or one for each.
     pub queries: Vec<String>,
     pub query_field: TextField,
+    /// What to look for, for models whose prompt has it.
+    pub instruction: Option<String>,
     /// At least one.
     pub documents: Vec<String>,
     pub document_field: TextField,
@@ -50,6 +53,8 @@ pub struct RerankCall {
     /// `None`: the only reranking model.
     pub model: Option<String>,
     pub query: String,
+    /// As in [`ScoreCall`].
+    pub instruction: Option<String>,
     pub documents: Vec<String>,
     pub document_field: TextField,
     /// How many of the best documents to return.
@@ -82,6 +87,7 @@ impl Embeddings {
             model,
             queries: vec![call.query],
             query_field: TextField { name: "query", single: true },
+            instruction: call.instruction,
             documents: call.documents,
             document_field: call.document_field,
             truncate: call.truncate,
@@ -110,14 +116,17 @@ impl Embeddings {
     }
 
     async fn compare_vectors(&self, access: &Access, call: ScoreCall, recorder: &UsageRecorder) -> Result<Scored> {
-        let ScoreCall { model, queries, query_field, documents, document_field, truncate, .. } = call;
+        let ScoreCall { model, queries, query_field, instruction, documents, document_field, truncate, .. } = call;
+        if instruction.is_some() {
+            return Err(no_instruction(&model));
+        }
         let count = queries.len();
         let call = EmbeddingCall {
             model,
             inputs: queries.iter().chain(&documents).cloned().map(TextInput::Text).collect(),
             fields: vec![(query_field, count), (document_field, documents.len())],
             dimensions: None,
-            input_type: InputType::Unspecified,
+            prompt: PromptChoice::Purpose(InputType::Unspecified),
             truncate,
             max_tokens: None,
         };
@@ -149,15 +158,22 @@ impl EncoderCall for ScoreCall {
 
     fn size(&self) -> (usize, usize) {
         let pairs = self.queries.iter().cycle().zip(&self.documents);
-        (self.documents.len(), pairs.map(|(query, document)| query.len() + document.len()).sum())
+        let instruction = self.instruction.as_ref().map_or(0, String::len);
+        let bytes = |(query, document): (&String, &String)| instruction + query.len() + document.len();
+        (self.documents.len(), pairs.map(bytes).sum())
     }
 
     /// The tokens of each document with its query.
     fn tokenise(&self, model: &EncoderModel, bound: &TokenizeLimits) -> Result<Vec<Tokenized>> {
+        if self.instruction.is_some() && !model.takes_instruction() {
+            return Err(no_instruction(model.id()));
+        }
+        let instruction = self.instruction.as_deref();
+        let options = PairOptions { instruction, truncate: self.truncate, max_document: self.max_document_tokens };
         let mut pairs = Vec::with_capacity(self.documents.len());
         let each = self.documents.len().checked_div(self.queries.len()).unwrap_or_default().max(1);
         for (query, documents) in self.queries.iter().zip(self.documents.chunks(each)) {
-            let encoded = model.encode_pairs(query, documents, self.truncate, self.max_document_tokens, bound);
+            let encoded = model.encode_pairs(query, documents, options, bound);
             let encoded = encoded.map_err(|stopped| from_stopped(model.id(), &stopped))?;
             if encoded.is_empty() {
                 break;
@@ -183,7 +199,7 @@ impl EncoderCall for ScoreCall {
     }
 
     fn upstream(&self, model: &Arc<UpstreamModel>) -> Result<(UpstreamCall, ReadResponse<f32>)> {
-        let Self { queries, query_field, documents, truncate, max_document_tokens, raw, .. } = self;
+        let Self { queries, query_field, instruction, documents, truncate, max_document_tokens, raw, .. } = self;
         let [query] = queries.as_slice() else {
             let name = query_field.name;
             let text =
@@ -193,11 +209,19 @@ impl EncoderCall for ScoreCall {
         if max_document_tokens.is_some() {
             return Err(unsupported(&model.id, "max_tokens_per_doc"));
         }
-        let request = RerankRequest { query, documents, truncate: *truncate, raw: *raw };
+        let request =
+            RerankRequest { query, instruction: instruction.as_deref(), documents, truncate: *truncate, raw: *raw };
         let sent = json_call(model, "rerank", request.fields(model)?, response_limits::scores(documents));
         let (count, needs_sigmoid) = (documents.len(), request.needs_sigmoid(model));
         Ok((sent, Box::new(move |body| remote::read(body, count, needs_sigmoid))))
     }
+}
+
+/// The error for a model that was trained without instructions.
+fn no_instruction(model: &str) -> Error {
+    let message =
+        format!("The model '{model}' takes no instruction. Leave 'instruction' out, or write it into the query.");
+    Error::invalid("instruction", message)
 }
 
 /// True for models that a rerank request without a model may mean.

@@ -290,3 +290,54 @@ fn texts_are_ranked_in_the_format_of_text_embeddings_inference() {
         assert_refused(&server.post("/rerank", &request), param);
     }
 }
+
+/// Starts with these models of `tests/fixtures/encoders`.
+fn with_models(names: &[&str]) -> Server {
+    Server::start_configured(&crate::tiny_model::TinyModel::default(), |config| {
+        names.iter().for_each(|name| crate::server::add_encoder(&config.paths.models, name));
+    })
+}
+
+#[test]
+fn prompts_are_chosen_by_purpose_or_by_name() {
+    const GEMMA: &str = "gemma-embedding";
+    let server = with_models(&[GEMMA, EMBEDDER]);
+    let of = |more: Value| {
+        let mut body = json!({ "model": GEMMA, "input": "a ship in the harbour" });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/v1/embeddings", &body)
+    };
+    let written = |prompt: &str| vectors(&of(json!({ "input": format!("{prompt}a ship in the harbour") })).ok());
+    let found = vectors(&of(json!({ "prompt_name": "STS" })).ok());
+    assert!(found == written("task: sentence similarity | query: ") && found != written(""));
+    let clustering = written("task: clustering | query: ");
+    assert_eq!(vectors(&of(json!({ "input_type": "clustering" })).ok()), clustering);
+    assert_eq!(vectors(&of(json!({ "input_type": "classification" })).ok()), written(""), "it has no such prompt");
+    let cohere = json!({ "model": GEMMA, "texts": ["a ship in the harbour"], "input_type": "clustering" });
+    let body = server.post("/v2/embed", &cohere).ok();
+    assert_eq!(body["embeddings"]["float"], json!(clustering), "the same prompt for Cohere's clients");
+    let unknown = of(json!({ "prompt_name": "Retrieval" }));
+    assert_refused(&unknown, "prompt_name");
+    assert!(unknown.text.contains("Clustering, STS, document, query"), "{}", unknown.text);
+    assert_refused(&of(json!({ "prompt_name": "STS", "input_type": "query" })), "prompt_name");
+    let none = embed(&server, "/v1", json!({ "prompt_name": "STS" }));
+    assert_refused(&none, "prompt_name");
+    assert!(none.text.contains("has no prompts"), "{}", none.text);
+}
+
+#[test]
+fn decoders_rank_with_an_instruction() {
+    const DECODER: &str = "qwen3-reranker-tiny";
+    let server = with_models(&[DECODER, RERANKER]);
+    let path = outpost_testing::fixtures::fixture("encoders").join(DECODER).join("expected.json");
+    let expected: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    for row in expected["rows"].as_array().unwrap() {
+        let body = json!({ "model": DECODER, "query": row["query"], "documents": [row["document"]],
+            "instruction": row["instruction"] });
+        let found = server.post("/v1/rerank", &body).ok()["results"][0]["relevance_score"].as_f64().unwrap();
+        assert!((found - row["score"].as_f64().unwrap()).abs() < 1e-5, "{found} instead of {row}");
+    }
+    let query = json!({ "model": DECODER, "text_1": "sea", "text_2": "ship", "instruction": "find boats" });
+    assert!(server.post("/v1/score", &query).ok()["data"][0]["score"].is_number());
+    assert_refused(&rerank(&server, json!({ "instruction": "find boats" })), "instruction");
+}

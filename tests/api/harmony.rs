@@ -25,7 +25,7 @@ const SCRIPTS: &[Script] = &[
     ),
     script!(
         "Q3",
-        " to=functions.look<|channel|>commentary json<|message|>{\"place\":\"land\"}<|end|><|start|>assistant<|channel|>commentary to=functions.wait<|message|>{}<|call|>"
+        " to=functions.find<|channel|>commentary json<|message|>{\"place\":\"land\"}<|end|><|start|>assistant<|channel|>commentary to=functions.wait<|message|>{}<|call|>"
     ),
     script!("Q4", "Only [1] is the answer.<|return|>"),
     script!("Q5", "<|channel|>analysis to=python code<|message|>print(6 * 7)<|call|>"),
@@ -60,7 +60,7 @@ fn tools() -> Vec<Value> {
     });
     let nothing = json!({ "type": "object", "properties": {}, "additionalProperties": false });
     let tool = |name: &str, parameters: Value| json!({ "type": "function", "function": { "name": name, "description": "Works.", "parameters": parameters } });
-    vec![tool("look", look), tool("wait", nothing)]
+    vec![tool("look", look.clone()), tool("find", look), tool("wait", nothing)]
 }
 
 fn request(text: &str) -> Request {
@@ -110,9 +110,10 @@ fn channels_are_the_reasoning_and_the_answer() {
 fn messages_to_functions_are_calls() {
     let server = server();
     let with_tools = |text: &str| Request { tools: tools(), ..request(text) };
-    let look = |place: &str| ("look", json!({ "place": place }));
-    check(&server, &with_tools("Q2"), "I have to look it up.", "Let me look.", &[look("sea")], "calls");
-    check(&server, &with_tools("Q3"), "", "", &[look("land"), ("wait", json!({}))], "calls");
+    let look = ("look", json!({ "place": "sea" }));
+    let find = ("find", json!({ "place": "land" }));
+    check(&server, &with_tools("Q2"), "I have to look it up.", "Let me look.", &[look], "calls");
+    check(&server, &with_tools("Q3"), "", "", &[find, ("wait", json!({}))], "calls");
     check(&server, &with_tools("Q1"), "A simple sum: four.", "It is 4.", &[], "stop");
     // The call, and then its result.
     let function = json!({ "name": "look", "arguments": "{\"place\":\"sea\"}" });

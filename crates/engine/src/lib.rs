@@ -57,7 +57,7 @@ use device_worker::{DeviceWorker, settings_for};
 pub use devices::Devices;
 pub use discovery::{AdapterFiles, AdapterSource, ignored_files, installed_models, model_entry};
 use embedding::{EmbeddingQueue, Vectors};
-pub use embedding::{EncoderModel, InputType, Matryoshka};
+pub use embedding::{EncoderModel, InputType, Matryoshka, PairOptions};
 pub use error::{Failure, InUse, LoadError, PreprocessError, Refused, TooLarge};
 pub use image::{Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
 use image::{ImageJob, ImageQueue};

@@ -7,8 +7,7 @@
 use std::ops::Range;
 
 use crate::buffer::SharedSlice;
-use crate::gemm::activations::{RowLayout, Strip, round_to_bf16};
-use crate::gemm::uses_bf16_pairs;
+use crate::gemm::activations::{RowLayout, Strip, round_to_bf16, uses_bf16_pairs};
 use crate::group_norm::FusedNorm;
 use crate::pack::FLOATS;
 use crate::{Activations, DType, Error, Linear, Pool, matmul_all};

@@ -8,8 +8,7 @@ use std::ops::Range;
 
 use crate::buffer::SharedSlice;
 use crate::channel_activation::ScaledActivation;
-use crate::gemm::activations::{RowLayout, Strip, round_to_bf16};
-use crate::gemm::uses_bf16_pairs;
+use crate::gemm::activations::{RowLayout, Strip, round_to_bf16, uses_bf16_pairs};
 use crate::pack::FLOATS;
 use crate::rows::by_rows;
 use crate::{Activations, DType, Error, Linear, Pool, matmul_all};

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 use crate::buffer::{AlignedBytes, SharedSlice};
 use crate::dtype::DType;
-use crate::gemm::activations::{BLOCK, PartRows, RowPart};
-use crate::gemm::{GemmTask, multiply, uses_bf16_pairs};
+use crate::gemm::activations::{BLOCK, PartRows, RowPart, uses_bf16_pairs};
+use crate::gemm::{GemmTask, multiply};
 use crate::low_rank::PackedGroups;
 use crate::pack::{FLOATS, Layout, pack_group, unpack_row};
 use crate::simd::LANES;

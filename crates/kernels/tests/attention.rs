@@ -233,7 +233,11 @@ impl Call {
 
 fn shape() -> impl Strategy<Value = AttentionShape> {
     let (kv_heads, group, widest) = if cfg!(miri) { (2usize, 2usize, 20usize) } else { (3, 6, 100) };
-    let width = prop_oneof![1 => 1..=widest, 1 => prop::sample::select(vec![16, 32, 64, 80, 128, 256, 512])];
+    let width = prop_oneof![
+        6 => 1..=widest,
+        5 => prop::sample::select(vec![16, 32, 64, 80, 128]),
+        1 => prop::sample::select(vec![256, 512])
+    ];
     let window = prop::option::weighted(0.3, prop_oneof![1usize..40, 40usize..900]);
     let soft_cap = prop::option::weighted(0.3, 0.5f32..30.0);
     (1..=kv_heads, 1..=group, width, prop::bool::weighted(0.8), window, soft_cap).prop_map(

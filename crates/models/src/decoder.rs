@@ -15,6 +15,7 @@ mod mamba2;
 mod mtp;
 mod per_layer;
 mod rows;
+mod score_head;
 mod short_conv;
 mod training_pass;
 
@@ -34,12 +35,16 @@ use super::state_arenas::StateArenas;
 use super::state_layout::StateGroup;
 use super::weights::{DecoderCheckpoint, Footprint, LoadedMatrix, Loader};
 use attention::KvLayer;
-pub use encode_pass::{EncodePass, encode_pass_bytes};
+pub use encode_pass::{EncodePass, EncodedTokens, encode_pass_bytes};
 use layer::{DecoderLayer, LayerInputs, LayerState, ResidualStream};
 use mtp::{MtpHead, kept_states};
 use per_layer::{PerLayerEmbeddings, PerLayerInputs};
 use rows::{logit_slices, logit_tokens, per_layer_tokens, sequence_slices, sequence_states};
+pub use score_head::{ScoreHead, ScoreHeadConfig};
 pub use training_pass::{TargetScore, TrainingPass, TrainingText};
+
+/// The projections of pooled vectors in GGUF files, in order.
+pub const GGUF_PROJECTIONS: [&str; 2] = ["dense_2", "dense_3"];
 
 /// Where a layer keeps its part of a sequence.
 #[derive(Clone, Copy, Debug)]
@@ -73,13 +78,23 @@ pub struct Decoder<B: Recurrent> {
 impl<B: Recurrent> Decoder<B> {
     /// Reads the weights of a decoder that computes on `backend`.
     pub fn load(source: &dyn DecoderCheckpoint, backend: &B) -> Result<Self> {
-        let loader = Loader::new(source, backend);
-        Self::from_loader(loader, source.decoder_config()?, backend)
+        let (loader, config) = (Loader::new(source, backend), source.decoder_config()?);
+        if !config.is_causal() {
+            return reject_config("its attention is not causal, so it can only embed texts".to_owned());
+        }
+        let decoder = Self::from_loader(&loader, config, backend)?;
+        loader.finish()?;
+        Ok(decoder)
     }
 
-    /// Reads the weights of a decoder that only encodes texts ([`Self::begin_encode`]), without an output projection. The
-    /// weights of projections are rounded to `precision`.
-    pub fn load_headless(source: &dyn DecoderCheckpoint, precision: Option<DType>, backend: &B) -> Result<Self> {
+    /// Reads the weights of a decoder that only encodes texts ([`Self::begin_encode`]), without an output projection, and those
+    /// of its `head` for scores. The weights of projections are rounded to `precision`.
+    pub fn load_encoder(
+        source: &dyn DecoderCheckpoint,
+        head: Option<ScoreHeadConfig>,
+        precision: Option<DType>,
+        backend: &B,
+    ) -> Result<(Self, Option<ScoreHead<B>>)> {
         let loader = Loader::new(source, backend).with_precision(precision);
         let config = source.decoder_config()?;
         if config.is_recurrent() {
@@ -91,26 +106,30 @@ impl<B: Recurrent> Decoder<B> {
                     .to_owned(),
             );
         }
-        Self::from_loader(loader, DecoderConfig { tied_embeddings: Some(true), ..config }, backend)
+        let decoder = Self::from_loader(&loader, DecoderConfig { tied_embeddings: Some(true), ..config }, backend)?;
+        // These are loaded by themselves.
+        GGUF_PROJECTIONS.iter().for_each(|stem| loader.ignore(stem));
+        let head = head.map(|head| ScoreHead::load(&loader, &decoder.config, head)).transpose()?;
+        loader.finish()?;
+        Ok((decoder, head))
     }
 
-    fn from_loader(loader: Loader<'_, B>, config: DecoderConfig, backend: &B) -> Result<Self> {
+    fn from_loader(loader: &Loader<'_, B>, config: DecoderConfig, backend: &B) -> Result<Self> {
         let DecoderConfig { vocabulary, width, norm, .. } = config;
         let token_embd = loader.embedding("token_embd", vocabulary, width)?;
-        let output = load_output(&loader, &config, &token_embd)?;
-        let per_layer = config.per_layer.as_ref().map(|plan| PerLayerEmbeddings::load(&loader, &config, plan));
+        let output = load_output(loader, &config, &token_embd)?;
+        let per_layer = config.per_layer.as_ref().map(|plan| PerLayerEmbeddings::load(loader, &config, plan));
         let per_layer = per_layer.transpose()?;
         let layers = config.layers.iter().enumerate();
-        let layers = layers.map(|(index, plan)| DecoderLayer::load(&loader, &config, index, plan));
+        let layers = layers.map(|(index, plan)| DecoderLayer::load(loader, &config, index, plan));
         let layers = layers.collect::<Result<_>>()?;
         // GGUF files of LFM2 call it `token_embd_norm`.
         let output_norm = if loader.has("token_embd_norm") { "token_embd_norm" } else { "output_norm" };
-        let output_norm = Norm::load(&loader, output_norm, width, norm)?;
-        let ropes = config.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<Result<_>>()?;
+        let output_norm = Norm::load(loader, output_norm, width, norm)?;
+        let ropes = config.ropes.iter().map(|spec| Rope::load(loader, spec)).collect::<Result<_>>()?;
         // Adapters cannot target the layer for multi-token prediction, which is loaded after this.
         let projections = loader.matrices();
-        let mtp = config.mtp.as_ref().map(|plan| MtpHead::load(&loader, &config, plan)).transpose()?;
-        loader.finish()?;
+        let mtp = config.mtp.as_ref().map(|plan| MtpHead::load(loader, &config, plan)).transpose()?;
         let places = state_places(&config, B::RELEASES_KV_BLOCKS);
         let (_binding, backend) = (backend.thread_binding(), backend.clone());
         Ok(Self {

@@ -220,6 +220,9 @@ pub struct DecoderFamily {
     pub norm_kind: NormKind,
     /// Attention and feed-forward network have the same input, and both add to the residual stream.
     pub parallel: bool,
+    /// Tokens attend only to themselves and those before them, unless a `config.json` says otherwise. Other networks only encode
+    /// texts.
+    pub causal: bool,
     /// Gemma's conventions: embeddings are scaled by the square root of the width, and some keys of `config.json` are its own.
     pub gemma: bool,
     pub multipliers: Multipliers,
@@ -335,6 +338,7 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     norms: NormPlacement::Before,
     norm_kind: NormKind::Rms,
     parallel: false,
+    causal: true,
     gemma: false,
     multipliers: Multipliers::None,
     activation: Activation::Silu,
@@ -506,6 +510,18 @@ const COHERE: DecoderFamily = DecoderFamily {
     ..LLAMA
 };
 
+const GEMMA3: DecoderFamily = DecoderFamily {
+    name: "gemma3",
+    model_types: &["gemma3_text"],
+    qk_norms: Some(QkNorms::EachHead),
+    norms: NormPlacement::BeforeAndAfter,
+    windows: SlidingWindows::AllExceptEvery(6),
+    rope_base: 1_000_000.,
+    local_rope: LocalRope::OwnBase(10_000.),
+    width_scaled_layer_count: Some(62),
+    ..GEMMA
+};
+
 pub const FAMILIES: &[DecoderFamily] = &[
     LLAMA,
     DecoderFamily { model_types: &["mistral"], windows: SlidingWindows::All, ..LLAMA },
@@ -557,16 +573,14 @@ pub const FAMILIES: &[DecoderFamily] = &[
         width_scaled_layer_count: Some(46),
         ..GEMMA
     },
+    GEMMA3,
+    // EmbeddingGemma. Its `config.json` is one of Gemma 3.
     DecoderFamily {
-        name: "gemma3",
-        model_types: &["gemma3_text"],
-        qk_norms: Some(QkNorms::EachHead),
-        norms: NormPlacement::BeforeAndAfter,
-        windows: SlidingWindows::AllExceptEvery(6),
-        rope_base: 1_000_000.,
-        local_rope: LocalRope::OwnBase(10_000.),
-        width_scaled_layer_count: Some(62),
-        ..GEMMA
+        name: "gemma-embedding",
+        model_types: &[],
+        causal: false,
+        width_scaled_layer_count: None,
+        ..GEMMA3
     },
     DecoderFamily {
         name: "gemma4",

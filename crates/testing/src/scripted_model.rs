@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use crate::tiny_model::{self, Random, TensorRow, TinyModel, vocabulary};
 
 /// The tokens that the next one depends on.
-pub const WINDOW: usize = 16;
-/// Elements of a token's code, and one that is always 1.
-const CODE: usize = 23;
+pub const WINDOW: usize = 32;
+/// Elements of a token's code, which are the bits of its ID, and one that is always 1.
+const CODE: usize = 10;
 const SEGMENT: usize = CODE + 1;
 const WIDTH: usize = WINDOW * SEGMENT;
 /// How strongly a neuron answers.
@@ -95,14 +95,14 @@ fn tokenized(tokens: &[String], text: &str) -> Vec<usize> {
     ids
 }
 
-/// The code of a token: elements of -1 and 1.
-fn code(token: usize, seed: u64, size: usize) -> impl Iterator<Item = f32> {
-    let mut random = Random(seed ^ ((token as u64) << 20));
-    (0..size).map(move |_| random.number().signum())
+/// The code of the next token: elements of -1 and 1.
+fn output_code(token: usize) -> impl Iterator<Item = f32> {
+    let mut random = Random(2 ^ ((token as u64) << 20));
+    (0..WIDTH).map(move |_| random.number().signum())
 }
 
 fn input_code(token: usize) -> Vec<f32> {
-    code(token, 1, CODE).chain([1.]).collect()
+    (0..CODE).map(|bit| if token >> bit & 1 == 1 { 1. } else { -1. }).chain([1.]).collect()
 }
 
 fn set((name, shape, _, data): &mut TensorRow, tokens: usize, steps: &[(Vec<usize>, usize)]) {
@@ -119,7 +119,7 @@ fn set((name, shape, _, data): &mut TensorRow, tokens: usize, steps: &[(Vec<usiz
         }
         "output.weight" => {
             for token in 0..tokens {
-                code(token, 2, WIDTH).enumerate().for_each(|(column, value)| put(token, column, value));
+                output_code(token).enumerate().for_each(|(column, value)| put(token, column, value));
             }
         }
         "blk.0.shortconv.in_proj.weight" => {
@@ -151,7 +151,7 @@ fn set((name, shape, _, data): &mut TensorRow, tokens: usize, steps: &[(Vec<usiz
         "blk.0.ffn_up.weight" => (0..steps.len()).for_each(|row| put(row, constant, 1.)),
         "blk.0.ffn_down.weight" => {
             for (column, (_, next)) in steps.iter().enumerate() {
-                code(*next, 2, WIDTH).enumerate().for_each(|(row, value)| put(row, column, 10. * value));
+                output_code(*next).enumerate().for_each(|(row, value)| put(row, column, 10. * value));
             }
         }
         _ if name.ends_with("norm.weight") => values.fill(1.),

@@ -5,5 +5,6 @@ pub mod logprobs;
 pub mod message_joining;
 pub mod messages;
 pub mod preparation;
+pub mod prompt_choice;
 pub mod text_input;
 pub mod upstream_prompt;

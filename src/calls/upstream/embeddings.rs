@@ -9,6 +9,7 @@ use super::completion_request::text;
 use super::errors::unsupported;
 use super::request_fields::Fields;
 use super::told_usage::{ToldValues, input_tokens};
+use crate::calls::prompt::prompt_choice::PromptChoice;
 use crate::calls::prompt::text_input::TextInput;
 use crate::engine::InputType;
 use crate::error::Result;
@@ -23,7 +24,7 @@ const TOLERANCE: f32 = 1e-3;
 pub struct EmbeddingRequest<'a> {
     pub inputs: &'a [TextInput],
     pub dimensions: Option<u32>,
-    pub input_type: InputType,
+    pub prompt: &'a PromptChoice,
     /// Truncates texts that are too long.
     pub truncate: bool,
 }
@@ -49,14 +50,17 @@ impl EmbeddingRequest<'_> {
         fields.insert("input".to_owned(), json!(texts));
         fields.insert("encoding_format".to_owned(), json!("float"));
         fields.extend(self.dimensions.map(|count| ("dimensions".to_owned(), json!(count))));
-        let purpose = match self.input_type {
-            InputType::Unspecified => None,
-            InputType::Query => Some("query"),
-            InputType::Document => Some("document"),
+        let choice = match self.prompt {
+            PromptChoice::Purpose(InputType::Unspecified) => None,
+            PromptChoice::Purpose(InputType::Query) => Some(("input_type", "query")),
+            PromptChoice::Purpose(InputType::Document) => Some(("input_type", "document")),
+            PromptChoice::Purpose(InputType::Classification) => Some(("input_type", "classification")),
+            PromptChoice::Purpose(InputType::Clustering) => Some(("input_type", "clustering")),
+            PromptChoice::Named(name) => Some(("prompt_name", name.as_str())),
         };
-        match purpose {
-            Some(purpose) if model.api == Api::Outpost => drop(fields.insert("input_type".to_owned(), json!(purpose))),
-            Some(_) => return Err(unsupported(&model.id, "input_type")),
+        match choice {
+            Some((field, value)) if model.api == Api::Outpost => drop(fields.insert(field.to_owned(), json!(value))),
+            Some((field, _)) => return Err(unsupported(&model.id, field)),
             None => {}
         }
         // TEI's compatible API has no field for it.

@@ -14,6 +14,7 @@ use crate::upstream::{Api, UpstreamModel};
 /// Documents to score.
 pub struct RerankRequest<'a> {
     pub query: &'a str,
+    pub instruction: Option<&'a str>,
     pub documents: &'a [String],
     /// Truncates documents that are too long.
     pub truncate: bool,
@@ -42,6 +43,11 @@ impl RerankRequest<'_> {
         let mut fields = Fields::new();
         fields.insert("query".to_owned(), json!(self.query));
         fields.insert(documents.to_owned(), json!(self.documents));
+        match self.instruction {
+            Some(text) if model.api == Api::Outpost => drop(fields.insert("instruction".to_owned(), json!(text))),
+            Some(_) => return Err(unsupported(&model.id, "instruction")),
+            None => {}
+        }
         if self.truncate {
             add_truncation(&mut fields, model)?;
         }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::calls::embeddings::EmbeddingCall;
+use crate::calls::prompt::prompt_choice::PromptChoice;
 use crate::calls::prompt::text_input::{TextField, TextInput};
 use crate::engine::InputType;
 use crate::error::{Error, Result};
@@ -41,8 +42,10 @@ pub struct EmbeddingRequest {
     dimensions: Option<u32>,
     /// Encoding of the vectors: numbers, or little-endian 32-bit floats in base64.
     encoding_format: Option<Encoding>,
-    /// Purpose of the texts (query or document), for models trained with a prompt for each.
+    /// Purpose of the texts, for models trained with a prompt for each.
     input_type: Option<Purpose>,
+    /// Name of one of the model's own prompts, such as `STS`, instead of `input_type`.
+    prompt_name: Option<String>,
     /// Truncate texts that are too long for the model, instead of failing.
     truncate: Option<bool>,
     /// -1 is the same as `truncate: true`. Other numbers are not supported.
@@ -77,6 +80,8 @@ enum Purpose {
     Query,
     #[serde(alias = "search_document", alias = "passage")]
     Document,
+    Classification,
+    Clustering,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -125,12 +130,21 @@ impl EmbeddingRequest {
             None => InputType::Unspecified,
             Some(Purpose::Query) => InputType::Query,
             Some(Purpose::Document) => InputType::Document,
+            Some(Purpose::Classification) => InputType::Classification,
+            Some(Purpose::Clustering) => InputType::Clustering,
+        };
+        let prompt = match self.prompt_name {
+            None => PromptChoice::Purpose(input_type),
+            Some(name) if self.input_type.is_none() => PromptChoice::Named(name),
+            Some(_) => {
+                let text = "'input_type' and 'prompt_name' are both set. Send one of them.";
+                return Err(Error::invalid("prompt_name", text));
+            }
         };
         let truncate = is_truncated(self.truncate, self.truncate_prompt_tokens)?;
         let dimensions = self.dimensions;
         let fields = vec![(field, inputs.len())];
-        let call =
-            EmbeddingCall { model: self.model, inputs, fields, dimensions, input_type, truncate, max_tokens: None };
+        let call = EmbeddingCall { model: self.model, inputs, fields, dimensions, prompt, truncate, max_tokens: None };
         Ok((call, self.encoding_format.unwrap_or_default()))
     }
 }

@@ -33,6 +33,8 @@ pub struct RerankRequest {
     model: Option<String>,
     /// The query.
     query: String,
+    /// What to look for, for models whose prompt has it, such as Qwen3-Reranker; absent: the model's default.
+    instruction: Option<String>,
     /// Documents to rank, up to 2,048: strings, or objects with a `text`. Either they or `texts`.
     #[schema(value_type = Option<Vec<String>>)]
     documents: Option<Vec<Document>>,
@@ -125,6 +127,7 @@ impl RerankRequest {
         let call = RerankCall {
             model: self.model,
             query: self.query,
+            instruction: self.instruction.filter(|text| !text.is_empty()),
             documents,
             document_field,
             top_n: self.top_n,

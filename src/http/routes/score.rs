@@ -47,6 +47,8 @@ pub struct ScoreRequest {
     items: Option<Texts>,
     #[schema(value_type = Option<Vec<String>>)]
     data_2: Option<Texts>,
+    /// What to look for, for reranking models whose prompt has it; absent: the model's default.
+    instruction: Option<String>,
     /// Truncate texts that are too long for the model, instead of failing.
     truncate: Option<bool>,
     /// -1 is the same as `truncate: true`. Other numbers are not supported.
@@ -105,6 +107,7 @@ impl ScoreRequest {
             model: self.model,
             queries,
             query_field,
+            instruction: self.instruction.filter(|text| !text.is_empty()),
             documents,
             document_field,
             truncate,

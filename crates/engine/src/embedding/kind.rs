@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::model::{EncoderInfo, EncoderModel, check_gguf, check_hugging_face, gguf_is_cross_encoder, kind};
+use super::decoder_ranking::is_known_ranker;
+use super::model::{EncoderInfo, EncoderModel, check_gguf, check_hugging_face, gguf_is_cross_encoder, has_head, kind};
 use super::sentence_transformers::{MODULES_FILE, pooling_type};
 use super::workload::EmbeddingWorkload;
 use crate::checkpoint::Checkpoint;
@@ -18,7 +19,8 @@ use crate::runtime::metrics::{Description, KindMetrics};
 use crate::settings::Settings;
 use outpost_models::ModelError;
 use outpost_models::backend::Recurrent;
-use outpost_models::encoder::Family;
+use outpost_models::decoder_config::is_bidirectional;
+use outpost_models::encoder::{Family, STATIC_MODEL_TYPE};
 use outpost_models::peft::{LoadedAdapter, PeftAdapter};
 use outpost_models::safetensors::ModelFolder;
 use outpost_models::weights::Footprint;
@@ -51,27 +53,38 @@ impl Model for EncoderModel {
         let checked = match files {
             ModelFiles::Gguf(header) => {
                 let pools = pooling_type(&header.metadata).is_some_and(|pooling| pooling > 0);
-                if !pools && !GGUF_ARCHITECTURES.contains(&info.architecture.as_str()) {
+                let named = header.metadata.text("general.name").unwrap_or_default();
+                let ranks = is_known_ranker(&info.id) || is_known_ranker(named);
+                if !pools && !ranks && !GGUF_ARCHITECTURES.contains(&info.architecture.as_str()) {
                     return false;
                 }
-                let is_cross_encoder = gguf_is_cross_encoder(&header.metadata);
+                let is_cross_encoder = ranks || gguf_is_cross_encoder(&header.metadata);
                 info.kind = if is_cross_encoder { ModelKind::Reranker } else { ModelKind::Embedding };
                 info.embedding_dimensions = info.width.filter(|_| !is_cross_encoder);
                 check_gguf(header, &info.id)
             }
             ModelFiles::HuggingFace { folder, config } => {
                 let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
-                if !folder.join(MODULES_FILE).is_file() && Family::from_model_type(model_type).is_none() {
+                let has_modules = folder.join(MODULES_FILE).is_file();
+                let is_encoder = Family::from_model_type(model_type).is_some() || model_type == STATIC_MODEL_TYPE;
+                let ranks = is_known_ranker(&info.id) || has_head(config);
+                if !has_modules && !is_encoder && !is_bidirectional(config) && !ranks {
                     return false;
                 }
                 info.kind = kind(config);
+                if info.kind == ModelKind::Embedding && is_known_ranker(&info.id) {
+                    info.kind = ModelKind::Reranker;
+                }
                 let folder = ModelFolder::open(folder).map_err(|error| error.to_string());
                 folder.and_then(|folder| check_hugging_face(&folder, &info.id))
             }
         };
         match checked {
-            Ok(EncoderInfo { limit, dimensions, labels }) => {
+            Ok(EncoderInfo { limit, dimensions, ranks, labels }) => {
                 info.context_window = u32::try_from(limit).ok();
+                if ranks && info.kind == ModelKind::Embedding {
+                    info.kind = ModelKind::Reranker;
+                }
                 let is_embedding = info.kind == ModelKind::Embedding;
                 info.embedding_dimensions = u32::try_from(dimensions).ok().filter(|_| is_embedding);
                 info.labels = labels;

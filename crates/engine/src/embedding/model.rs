@@ -9,9 +9,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::MAX_BATCH_TEXTS;
-use super::network::{self, AdaptedText, Network, NetworkConfig, Pass};
+use super::decoder_ranking::DecoderRanking;
+use super::network::{self, AdaptedText, Network, NetworkConfig, Outputs, Pass};
+use super::pair_prompt::PairPrompt;
 use super::sentence_transformers::{self, InputType, MODULES_FILE, Matryoshka, SentenceTransformersConfig};
-use super::tokenizer::{self, EncoderTokenizer};
+use super::tokenizer::{self, EncoderTokenizer, EncoderTokenizerSpec};
 use crate::checkpoint::Checkpoint;
 use crate::error::PreprocessError;
 use crate::kinds::{LoadOptions, LoadSource, MemoryNeed};
@@ -27,7 +29,9 @@ use outpost_models::backend::Recurrent;
 use outpost_models::decoder_config::DecoderConfig;
 use outpost_models::decoder_family;
 use outpost_models::encoder::head::{self, Labels};
-use outpost_models::encoder::{EncoderConfig, EncoderWeights, Family, Pooling, Tokenized, normalise};
+use outpost_models::encoder::{
+    EncoderConfig, EncoderWeights, Family, ModuleWeights, Pooling, STATIC_MODEL_TYPE, StaticConfig, Tokenized,
+};
 use outpost_models::gguf::{Header, Metadata};
 use outpost_models::safetensors::ModelFolder;
 use outpost_models::weights::{DecoderCheckpoint, Footprint, Weights};
@@ -52,6 +56,25 @@ pub struct EncoderModel {
     sentence: SentenceTransformersConfig,
 }
 
+/// What a model's files say about it.
+struct ModelConfig {
+    network: NetworkConfig,
+    sentence: SentenceTransformersConfig,
+    /// Of a decoder that ranks or classifies.
+    ranking: Option<DecoderRanking>,
+}
+
+/// How pairs are tokenized.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PairOptions<'a> {
+    /// What to look for, of models whose prompt has it.
+    pub instruction: Option<&'a str>,
+    /// Truncates pairs to the model's limit.
+    pub truncate: bool,
+    /// Max tokens of a document, which is truncated to them before.
+    pub max_document: Option<usize>,
+}
+
 /// A network with its tokenizer, which a model shares with its adapters.
 pub struct SharedEncoder {
     /// The device that runs it.
@@ -60,6 +83,8 @@ pub struct SharedEncoder {
     config: NetworkConfig,
     /// Those of a classifier.
     labels: Option<Labels>,
+    /// The prompt of pairs has an instruction.
+    takes_instruction: bool,
     preprocessor: Preprocessor,
     info: EncoderTokenizerInfo,
     /// The share of the memory budget; released with the network.
@@ -82,23 +107,24 @@ pub struct EncoderInfo {
     pub limit: usize,
     /// The length of a vector.
     pub dimensions: usize,
+    /// Set for decoders that rank or classify.
+    pub ranks: bool,
     /// The labels of a classifier; of other models, none.
     pub labels: Vec<String>,
 }
 
 /// Checks that a GGUF header describes a model that can be served. Cheap, so listings can use it.
 pub fn check_gguf(header: &Header, id: &str) -> Result<EncoderInfo, String> {
-    let config = gguf_config(header).map_err(|error| error.to_string())?;
-    let sentence = SentenceTransformersConfig::from_gguf(&header.metadata, id)?;
+    let config = ModelConfig::from_gguf(header, id)?;
     tokenizer::check_gguf(&header.metadata)?;
-    let info = encoder_info(&config, &sentence)?;
     let output = header.tensor("cls.output.weight").map(|tensor| tensor.shape.as_slice());
     if gguf_is_cross_encoder(&header.metadata)
-        && !matches!((&config, output), (NetworkConfig::Encoder(_), Some([1, _])))
+        && matches!(config.network, NetworkConfig::Encoder(_))
+        && !matches!(output, Some([1, _]))
     {
         return Err("cross-encoders are supported only if their head has one output".to_owned());
     }
-    Ok(info)
+    Ok(config.info())
 }
 
 /// Detects a cross-encoder, which scores pairs of texts, by the metadata of its GGUF file.
@@ -108,12 +134,11 @@ pub fn gguf_is_cross_encoder(metadata: &Metadata) -> bool {
 
 /// Checks that a folder holds a model that can be served. Reads only headers and small files.
 pub fn check_hugging_face(folder: &ModelFolder, id: &str) -> Result<EncoderInfo, String> {
-    let config = config(folder).map_err(|error| error.to_string())?;
-    let sentence = SentenceTransformersConfig::from_folder(&folder.path, id, &folder.config)?;
+    let config = ModelConfig::from_folder(folder, id)?;
     EncoderTokenizer::check_folder(&folder.path, &folder.config)?;
-    let mut info = encoder_info(&config, &sentence)?;
+    let mut info = config.info();
     if let Some(json) = head_config(&folder.config) {
-        if let NetworkConfig::Encoder(sizes) = &config {
+        if let NetworkConfig::Encoder(sizes) = &config.network {
             head::check(json, sizes).map_err(|error| error.to_string())?;
         }
         info.labels = labels(json)?.map(|labels| labels.names).unwrap_or_default();
@@ -121,12 +146,48 @@ pub fn check_hugging_face(folder: &ModelFolder, id: &str) -> Result<EncoderInfo,
     Ok(info)
 }
 
-fn encoder_info(config: &NetworkConfig, sentence: &SentenceTransformersConfig) -> Result<EncoderInfo, String> {
-    if matches!(config, NetworkConfig::Decoder(_)) && sentence.poolings != [Pooling::Last] {
-        return Err("decoder embedding models are supported only with last-token pooling".to_owned());
+impl ModelConfig {
+    fn from_gguf(header: &Header, id: &str) -> Result<Self, String> {
+        let network = gguf_config(header).map_err(|error| error.to_string())?;
+        let ranking = match network {
+            NetworkConfig::Encoder(_) | NetworkConfig::Static(_) => None,
+            NetworkConfig::Decoder(_) => DecoderRanking::from_gguf(header, id)?,
+        };
+        Self { network, sentence: SentenceTransformersConfig::from_gguf(header, id)?, ranking }.check()
     }
-    let (limit, dimensions) = (sentence.limit(config.context()), sentence.dimensions(config.width()));
-    Ok(EncoderInfo { limit, dimensions, labels: Vec::new() })
+
+    fn from_folder(folder: &ModelFolder, id: &str) -> Result<Self, String> {
+        let network = config(folder).map_err(|error| error.to_string())?;
+        let sentence = SentenceTransformersConfig::from_folder(&folder.path, id, &folder.config)?;
+        let ranking = match network {
+            NetworkConfig::Encoder(_) | NetworkConfig::Static(_) => None,
+            NetworkConfig::Decoder(_) => {
+                DecoderRanking::from_folder(folder, id, &sentence, head_config(&folder.config))?
+            }
+        };
+        Self { network, sentence, ranking }.check()
+    }
+
+    fn read(files: &Checkpoint, id: &str) -> Result<Self, String> {
+        match files {
+            Checkpoint::Gguf(file) => Self::from_gguf(&file.header, id),
+            Checkpoint::HuggingFace(folder) => Self::from_folder(folder, id),
+        }
+    }
+
+    fn check(self) -> Result<Self, String> {
+        if self.sentence.score_tokens.is_some() && self.ranking.is_none() {
+            return Err("its sentence-transformers module LogitScore is supported only for decoders".to_owned());
+        }
+        self.sentence.check_projections(self.network.width())?;
+        Ok(self)
+    }
+
+    fn info(&self) -> EncoderInfo {
+        let limit = self.sentence.limit(self.network.context());
+        let dimensions = self.sentence.dimensions(self.network.width());
+        EncoderInfo { limit, dimensions, ranks: self.ranking.is_some(), labels: Vec::new() }
+    }
 }
 
 /// What a model with this `config.json` does. A classification head with one output scores pairs of texts.
@@ -136,6 +197,11 @@ pub fn kind(config: &Value) -> ModelKind {
         Some(1) => ModelKind::Reranker,
         Some(_) => ModelKind::Classifier,
     }
+}
+
+/// True for the `config.json` of a model with a classification head.
+pub fn has_head(config: &Value) -> bool {
+    head_config(config).is_some()
 }
 
 /// The `config.json` of a model with a classification head; `None` for other models.
@@ -166,6 +232,7 @@ fn gguf_config(header: &Header) -> Result<NetworkConfig, ModelError> {
 fn config(folder: &ModelFolder) -> Result<NetworkConfig, ModelError> {
     let name = folder.config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     match Family::from_model_type(name) {
+        None if name == STATIC_MODEL_TYPE => StaticConfig::from_folder(folder).map(NetworkConfig::Static),
         Some(_) => EncoderConfig::from_config_json(&folder.config).map(NetworkConfig::Encoder),
         None => folder.decoder_config().map(|config| NetworkConfig::Decoder(Box::new(config))),
     }
@@ -173,14 +240,6 @@ fn config(folder: &ModelFolder) -> Result<NetworkConfig, ModelError> {
 
 /// Checkpoints of embedding, reranking and classification models.
 impl Checkpoint {
-    fn config(&self) -> Result<NetworkConfig, String> {
-        match self {
-            Self::Gguf(file) => gguf_config(&file.header),
-            Self::HuggingFace(folder) => config(folder),
-        }
-        .map_err(|error| error.to_string())
-    }
-
     /// Runs `work` with the tensors.
     pub(super) fn with_encoder<T>(&self, config: &NetworkConfig, work: impl FnOnce(&dyn Weights) -> T) -> T {
         match (self, config) {
@@ -201,8 +260,13 @@ impl Checkpoint {
 
     /// The memory for the model's weights and for a batch.
     pub(super) fn encoder_memory<B: Recurrent>(&self, backend: &B) -> Result<MemoryNeed, String> {
-        let config = self.config()?;
-        let footprint = self.with_encoder(&config, |source| Footprint::new(source, backend));
+        let ModelConfig { network: config, sentence, .. } = ModelConfig::read(self, "")?;
+        let mut footprint = self.with_encoder(&config, |source| Footprint::new(source, backend));
+        for file in sentence.projections.iter().filter_map(|module| module.file.as_ref()) {
+            let weights = ModuleWeights::open(file).map_err(|error| error.to_string())?;
+            let Footprint { weights, loading } = Footprint::new(&weights, backend);
+            footprint = Footprint { weights: footprint.weights + weights, loading: footprint.loading.max(loading) };
+        }
         Ok(MemoryNeed::new(footprint, config.pass_bytes(backend, max_batch_tokens(&config), MAX_BATCH_TEXTS)))
     }
 }
@@ -216,14 +280,17 @@ impl EncoderModel {
         backend: &B,
     ) -> Result<Self, String> {
         let LoadSource { id, path, device, options: LoadOptions { precision, .. }, isolation, .. } = *source;
-        let config = files.config()?;
-        let sentence = match files {
-            Checkpoint::Gguf(file) => SentenceTransformersConfig::from_gguf(&file.header.metadata, id)?,
-            Checkpoint::HuggingFace(folder) => {
-                SentenceTransformersConfig::from_folder(&folder.path, id, &folder.config)?
-            }
+        let ModelConfig { network: config, sentence, ranking } = ModelConfig::read(files, id)?;
+        let pair_prompt = ranking.as_ref().and_then(|ranking| ranking.prompt.clone());
+        let takes_instruction = pair_prompt.as_ref().is_some_and(PairPrompt::takes_instruction);
+        let spec = EncoderTokenizerSpec {
+            lower_case: sentence.lower_case,
+            rows: config.vocabulary(),
+            is_bare: matches!(config, NetworkConfig::Static(_)),
+            pair_prompt,
+            words: ranking.as_ref().map(DecoderRanking::words).unwrap_or_default(),
         };
-        let (preprocessor, info) = Preprocessor::encoder(isolation, path, sentence.lower_case)?;
+        let (preprocessor, info) = Preprocessor::encoder(isolation, path, spec)?;
         if info.vocabulary > config.vocabulary() {
             return Err(format!(
                 "the tokenizer has {} tokens, but the model only {}",
@@ -231,10 +298,14 @@ impl EncoderModel {
                 config.vocabulary()
             ));
         }
-        let network = network::load(files, &config, precision.kind(), backend).map_err(|error| error.to_string())?;
+        let score = ranking.map(|ranking| ranking.head(&info.words)).transpose()?;
+        let outputs = Outputs { score, projections: &sentence.projections };
+        let network = network::load(files, &config, &outputs, precision.kind(), backend);
+        let network = network.map_err(|error| error.to_string())?;
         let labels = files.head_config().map(labels).transpose()?.flatten();
         let speed = AtomicU64::new(0);
-        let shared = SharedEncoder { device, network, config, labels, preprocessor, info, lease, speed };
+        let shared =
+            SharedEncoder { device, network, config, labels, takes_instruction, preprocessor, info, lease, speed };
         Ok(Self { shared: AdaptedNetwork::new(id, shared), sentence })
     }
 
@@ -252,7 +323,10 @@ impl EncoderModel {
                         self.sentence.poolings.len()
                     ));
                 }
-                encoder_info(&self.config, &own)?;
+                own.check_projections(self.config.width())?;
+                if !own.has_same_projections(&self.sentence) {
+                    return Err(format!("the Dense modules of its {MODULES_FILE} are not those of its base model"));
+                }
                 SentenceTransformersConfig { matryoshka: self.sentence.matryoshka.clone(), ..own }
             }
         };
@@ -297,7 +371,27 @@ impl EncoderModel {
         keep_going: bool,
         limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
-        let prompt = self.sentence.prompt(input);
+        self.encode_with_prompt(texts, self.sentence.prompt(input), keep_going, limits)
+    }
+
+    /// The model's own prompt of this name.
+    pub fn prompt(&self, name: &str) -> Option<&str> {
+        self.sentence.prompts.get(name).map(String::as_str)
+    }
+
+    /// The names of the model's own prompts.
+    pub fn prompt_names(&self) -> impl Iterator<Item = &str> {
+        self.sentence.prompts.keys().map(String::as_str)
+    }
+
+    /// Like [`Self::encode`], with this prompt.
+    pub fn encode_with_prompt(
+        &self,
+        texts: &[&str],
+        prompt: &str,
+        keep_going: bool,
+        limits: &TokenizeLimits,
+    ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
         let prompted = texts.iter().map(|text| match prompt {
             "" => Cow::Borrowed(*text),
             prompt => Cow::Owned(format!("{prompt}{text}")),
@@ -347,19 +441,26 @@ impl EncoderModel {
         Tokenized::new(if whole { ids.to_vec() } else { [prefix, ids, suffix].concat() })
     }
 
-    /// Tokenizes pairs of the query and each document, truncated to the model's limit if `truncate`, and the document to
-    /// `max_document` tokens before. Says for each whether its tokens are otherwise complete, as [`Self::encode`] does.
+    /// Tokenizes pairs of the query and each document. Says for each whether its tokens are complete apart from truncation, as
+    /// [`Self::encode`] does.
     pub fn encode_pairs(
         &self,
         query: &str,
         documents: &[String],
-        truncate: bool,
-        max_document: Option<usize>,
+        options: PairOptions<'_>,
         limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
+        let PairOptions { instruction, truncate, max_document } = options;
         let limits = limits.clone().with_max_tokens(self.limit());
         let max = PairLengths { pair: truncate.then(|| self.limit()), document: max_document };
-        self.preprocessor.encode_pairs(query, documents, max, &limits)
+        let default = Some(self.sentence.default_prompt.as_str()).filter(|prompt| !prompt.is_empty());
+        let instruction = instruction.or(default).filter(|_| self.takes_instruction);
+        self.preprocessor.encode_pairs(query, documents, instruction, max, &limits)
+    }
+
+    /// Whether the prompt of pairs has an instruction.
+    pub fn takes_instruction(&self) -> bool {
+        self.takes_instruction
     }
 
     /// Splits a text into windows of at most the model's limit. Each has the special tokens and repeats some tokens of the one
@@ -396,7 +497,8 @@ impl EncoderModel {
         for (text, model) in texts {
             adapted.push((text, model.adapter().map(|adapter| &adapter.weights)));
         }
-        catch_compute_panic(|| self.network.begin(&adapted))
+        let poolings: Vec<Pooling> = texts.iter().flat_map(|(_, model)| &model.sentence.poolings).copied().collect();
+        catch_compute_panic(|| self.network.begin(&adapted, network::wanted_tokens(&poolings)))
     }
 
     /// Computes a part of a batch. `true`: it was the last part.
@@ -411,7 +513,6 @@ impl EncoderModel {
             let mut out = Vec::with_capacity(self.dimensions());
             let poolings = models.get(index).map_or(&self.sentence.poolings, |model| &model.sentence.poolings);
             poolings.iter().for_each(|pooling| pooling.add(vectors, self.config.width(), &mut out));
-            normalise(&mut out);
             out
         };
         catch_compute_panic(|| pass.vectors(&pool))

@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
+use crate::embedding::EncoderTokenizerSpec;
 use crate::error::PreprocessError;
 use crate::runtime::catch_panic::{catch_load_panic, catch_preprocess_panic};
 use crate::text::chat_template::PromptError;
@@ -58,6 +59,7 @@ pub(super) use tokenizer_info::{ChatTokenizerInfo, EncoderTokenizerInfo, PromptT
 /// A model's tokenizers and templates, ready for requests.
 pub(super) struct Preprocessor(Backend);
 
+#[expect(clippy::large_enum_variant, reason = "there is one for each model")]
 enum Backend {
     InProcess(RequestHandler),
     Sandbox(Sandbox),
@@ -83,9 +85,9 @@ impl Preprocessor {
     pub fn encoder(
         isolation: &Isolation,
         path: &Path,
-        lower_case: bool,
+        tokenizer: EncoderTokenizerSpec,
     ) -> Result<(Self, EncoderTokenizerInfo), String> {
-        Self::start(isolation, Spec::Encoder { path: path.to_owned(), lower_case })
+        Self::start(isolation, Spec::Encoder { path: path.to_owned(), tokenizer })
     }
 
     /// The preprocessor of an image pipeline. Also returns the vocabulary size of each tokenizer.
@@ -203,17 +205,18 @@ impl Preprocessor {
         response.map_err(PreprocessError::Failed)
     }
 
-    /// Tokenizes the query with each document. Without a length of pairs in `max`, the first pair over the limits is the last
-    /// of the result.
+    /// Tokenizes the query with each document, in the model's prompt with the `instruction` if it has one. Without a length of
+    /// pairs in `max`, the first pair over the limits is the last of the result.
     pub fn encode_pairs(
         &self,
         query: &str,
         documents: &[String],
+        instruction: Option<&str>,
         max: PairLengths,
         limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
-        let (query, documents) = (query.into(), documents.into());
-        let response: Result<_, String> = self.call(&Request::Pairs { query, documents, max }, limits)?;
+        let (query, documents, instruction) = (query.into(), documents.into(), instruction.map(Cow::from));
+        let response: Result<_, String> = self.call(&Request::Pairs { query, documents, instruction, max }, limits)?;
         response.map_err(PreprocessError::Failed)
     }
 

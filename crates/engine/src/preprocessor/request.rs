@@ -38,7 +38,7 @@ pub enum Request<'a> {
     /// Texts for an encoder. Unless `keep_going`, those after the first with too many tokens are skipped.
     Texts { texts: Vec<Cow<'a, str>>, keep_going: bool },
     /// A query and documents. Without a length in `max`, documents after the first with too many tokens are skipped.
-    Pairs { query: Cow<'a, str>, documents: Cow<'a, [String]>, max: PairLengths },
+    Pairs { query: Cow<'a, str>, documents: Cow<'a, [String]>, instruction: Option<Cow<'a, str>>, max: PairLengths },
     /// The text of an encoder's tokens, special tokens included.
     Decode { ids: Cow<'a, [u32]> },
     /// The tokens with these IDs, as the tokenizer writes them.

@@ -28,10 +28,10 @@ impl RequestHandler {
                 let (chat, info) = ChatPreprocessor::new(only()?, *rows, clock)?;
                 Ok((Self::Chat(Box::new(chat)), sandbox_protocol::encode(&info)?))
             }
-            Spec::Encoder { lower_case, .. } => {
+            Spec::Encoder { tokenizer, .. } => {
                 let tokens = match only()? {
-                    ModelFiles::Gguf(metadata) => EncoderTokenizer::from_gguf(metadata)?,
-                    ModelFiles::Folder(files) => EncoderTokenizer::from_folder(files, *lower_case)?,
+                    ModelFiles::Gguf(metadata) => EncoderTokenizer::from_gguf(metadata, tokenizer, clock)?,
+                    ModelFiles::Folder(files) => EncoderTokenizer::from_folder(files, tokenizer, clock)?,
                     ModelFiles::Ggml(_) => return Err("it is not an embedding model".to_owned()),
                 };
                 let info = sandbox_protocol::encode(&tokens.info())?;
@@ -82,8 +82,9 @@ impl RequestHandler {
             (Request::Texts { texts, keep_going }, Self::Encoder(tokens)) => {
                 sandbox_protocol::encode(&tokens.encode_all(&texts, keep_going, limits))
             }
-            (Request::Pairs { query, documents, max }, Self::Encoder(tokens)) => {
-                sandbox_protocol::encode(&tokens.encode_pairs(&query, &documents, max, limits))
+            (Request::Pairs { query, documents, instruction, max }, Self::Encoder(tokens)) => {
+                let pairs = tokens.encode_pairs(&query, &documents, instruction.as_deref(), max, limits);
+                sandbox_protocol::encode(&pairs)
             }
             (Request::Image { texts }, Self::Image(tokenizers)) => {
                 let encode = |tokenizer: &PromptTokenizer| texts.iter().map(|text| tokenizer.encode(text)).collect();

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::template_sources::TemplateSources;
 use super::tokenizer_info::PromptTokenizerSpec;
+use crate::embedding::EncoderTokenizerSpec;
 use crate::tokenizer::Vocabulary;
 use crate::tokenizer::files::{TextFiles, named_token};
 use outpost_models::gguf::{GgufFile, MAX_HEADER_BYTES, Metadata};
@@ -22,7 +23,7 @@ pub enum Spec {
     },
     Encoder {
         path: PathBuf,
-        lower_case: bool,
+        tokenizer: EncoderTokenizerSpec,
     },
     /// The tokenizers of an image pipeline.
     Image {

@@ -47,7 +47,7 @@ pub struct TokenizerDescription {
     pub chat_template: Option<String>,
 }
 
-/// An encoder's vocabulary size and special tokens.
+/// An encoder's vocabulary size, special tokens and the tokens that it was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncoderTokenizerInfo {
     /// The vocabulary size.
@@ -55,4 +55,6 @@ pub struct EncoderTokenizerInfo {
     /// The special tokens before and after every single text.
     pub prefix: Vec<u32>,
     pub suffix: Vec<u32>,
+    /// The tokens of [`EncoderTokenizerSpec::words`](crate::embedding::EncoderTokenizerSpec::words).
+    pub words: Vec<u32>,
 }

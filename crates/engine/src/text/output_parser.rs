@@ -16,6 +16,7 @@ pub struct OutputParser {
     stop: StopMatcher,
 }
 
+#[expect(clippy::large_enum_variant, reason = "there is one for each choice")]
 enum Format {
     /// Reasoning between two markers, then text, then calls.
     Marked { reasoning: Option<ReasoningParser>, calls: Option<CallParser> },

@@ -14,8 +14,8 @@ pub struct PromptOptions {
 impl PromptOptions {
     /// True if the variables switch reasoning off. Later ones take precedence.
     pub fn disables_reasoning(&self) -> bool {
-        let switches = self.variables.iter().filter(|variable| variable.name == "enable_thinking");
-        switches.last().is_some_and(|variable| variable.value == false)
+        let mut switches = self.variables.iter().filter(|variable| variable.name == "enable_thinking");
+        switches.next_back().is_some_and(|variable| variable.value == false)
     }
 }
 

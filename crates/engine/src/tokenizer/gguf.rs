@@ -102,7 +102,7 @@ impl<'a> GgufVocabulary<'a> {
     }
 
     /// User-defined tokens that are not special.
-    fn user_defined(&self) -> impl Iterator<Item = (usize, &String)> {
+    pub fn user_defined(&self) -> impl Iterator<Item = (usize, &String)> {
         self.of(USER_DEFINED).filter(|(id, text)| !self.special(*id, text) && !text.is_empty())
     }
 

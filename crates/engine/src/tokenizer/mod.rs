@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use tokenizers::Tokenizer;
 
 use crate::tokenizer::special_tokens::{Part, SpecialTokens};
+pub use byte_alphabet::META_SPACE;
 pub use chunks::chunks;
 use fill_in_the_middle::FimTokens;
 pub use fill_in_the_middle::{InfillFile, InfillTexts};

@@ -72,7 +72,7 @@ fn an_edited_file_reports_what_is_wrong() {
         (edit("llama.context_length", &number(u32::MAX)), "llama.context_length"),
         (
             edit("general.architecture", b"\x05\0\0\0\0\0\0\0mamba"),
-            "the architecture mamba is not supported. Supported are llama, smollm3, qwen2, qwen3, ",
+            "the architecture mamba is not supported. Supported are llama, mistral3, smollm3, qwen2, qwen3, ",
         ),
         (edit("output_norm.weight", &u64::MAX.to_le_bytes()), "impossible shape"),
         (edit("tokenizer.ggml.tokens", &number(99)), "unknown type 99"),

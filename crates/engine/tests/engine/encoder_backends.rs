@@ -3,8 +3,11 @@
 
 use outpost_models::ModelError;
 use outpost_models::backend::Recurrent;
-use outpost_models::decoder::Decoder;
-use outpost_models::encoder::{Encoder, EncoderConfig, EncoderWeights, Pooling, Tokenized, normalise};
+use outpost_models::decoder::{Decoder, EncodedTokens, ScoreHeadConfig};
+use outpost_models::encoder::{
+    Encoder, EncoderConfig, EncoderWeights, MODULE_STEM, ModuleWeights, Pooling, Projection, ProjectionActivation,
+    ProjectionConfig, STATIC_MODEL_TYPE, StaticConfig, StaticEmbedding, Tokenized, normalise,
+};
 use outpost_models::nn::Context;
 use outpost_models::safetensors::ModelFolder;
 use serde::Deserialize;
@@ -57,12 +60,35 @@ impl Row {
 /// The vector of each text, or the score of each pair.
 fn compute<B: Recurrent>(backend: &B, case: &Case, texts: &[&Tokenized]) -> Result<Vec<Vec<f32>>, ModelError> {
     let folder = ModelFolder::open(&root().join(&case.name)).unwrap();
-    if case.model_type == "qwen3" {
-        let decoder = Decoder::load_headless(&folder, None, backend)?;
-        let ids: Vec<_> = texts.iter().map(|text| (text.ids.as_slice(), None)).collect();
-        let mut pass = decoder.begin_encode(&ids)?;
+    if case.model_type == STATIC_MODEL_TYPE {
+        let config = StaticConfig::from_folder(&folder)?;
+        let table = StaticEmbedding::load(&folder, config)?;
+        return texts.iter().map(|text| Ok(case.pool(&table.look_up(&text.ids)?, config.width))).collect();
+    }
+    if ["qwen3", "gemma3_text"].contains(&case.model_type.as_str()) {
+        let head_config = match case.name.as_str() {
+            _ if !case.ranks => None,
+            "rank-qwen3-head" => Some(ScoreHeadConfig::Matrix { logits: 1 }),
+            // The answers yes and no.
+            _ => Some(ScoreHeadConfig::Tokens { positive: 258, negative: Some(257) }),
+        };
+        let (decoder, head) = Decoder::load_encoder(&folder, head_config, None, backend)?;
+        // Padding at the end does not count.
+        let padding: &[u32] = if matches!(head_config, Some(ScoreHeadConfig::Matrix { .. })) { &[310] } else { &[] };
+        let counted = |ids: &'_ [u32]| ids.strip_suffix(padding).unwrap_or(ids).to_vec();
+        let counted: Vec<_> = texts.iter().map(|text| counted(&text.ids)).collect();
+        let ids: Vec<_> = counted.iter().map(|ids| (ids.as_slice(), None)).collect();
+        let is_mean = case.pooling.as_deref() == Some("mean");
+        let wanted = if is_mean { EncodedTokens::All } else { EncodedTokens::Last };
+        let mut pass = decoder.begin_encode(&ids, wanted)?;
         while !decoder.advance(&mut pass)? {}
-        return decoder.last_hidden_states(&pass);
+        let states = decoder.hidden_states(&pass)?;
+        return match head {
+            Some(head) => head.logits(backend, &states),
+            None => {
+                case.project(backend, states.iter().map(|states| case.pool(states, decoder.config().width)).collect())
+            }
+        };
     }
     let config = EncoderConfig::from_config_json(&folder.config)?;
     let (width, weights) = (config.width, EncoderWeights::new(&folder, config.family));
@@ -72,16 +98,42 @@ fn compute<B: Recurrent>(backend: &B, case: &Case, texts: &[&Tokenized]) -> Resu
     let mut pass = encoder.begin(context, texts, None)?;
     while !encoder.advance(context, &mut pass)? {}
     let states = pass.hidden_states(backend)?;
-    let vector = |states: &[f32]| match &head {
-        Some(head) => head.logits(context, states, width),
-        None => {
-            let pooling = if case.pooling.as_deref() == Some("cls") { Pooling::Cls } else { Pooling::Mean };
-            let mut vector = Vec::new();
-            pooling.add(states, width, &mut vector);
-            Ok(vector)
+    match &head {
+        Some(head) => states.texts().map(|states| head.logits(context, states, width)).collect(),
+        None => case.project(backend, states.texts().map(|states| case.pool(states, width)).collect()),
+    }
+}
+
+impl Case {
+    /// The pooled vector of a text's hidden states.
+    fn pool(&self, states: &[f32], width: usize) -> Vec<f32> {
+        let pooling = match self.pooling.as_deref() {
+            Some("cls") => Pooling::Cls,
+            Some("lasttoken") => Pooling::Last,
+            _ => Pooling::Mean,
+        };
+        let mut vector = Vec::new();
+        pooling.add(states, width, &mut vector);
+        vector
+    }
+
+    /// Applies the `Dense` modules of the folder.
+    fn project<B: Recurrent>(&self, backend: &B, mut vectors: Vec<Vec<f32>>) -> Result<Vec<Vec<f32>>, ModelError> {
+        for folder in ["2_Dense", "3_Dense"].map(|name| root().join(&self.name).join(name)) {
+            if !folder.is_dir() {
+                continue;
+            }
+            let json: serde_json::Value = read(&folder.join("config.json"));
+            let size = |key: &str| json[key].as_u64().unwrap() as usize;
+            let is_tanh = json["activation_function"].as_str().unwrap().ends_with("Tanh");
+            let activation = if is_tanh { ProjectionActivation::Tanh } else { ProjectionActivation::Identity };
+            let (inputs, outputs, biased) = (size("in_features"), size("out_features"), json["bias"] == true);
+            let config = ProjectionConfig { inputs, outputs, biased, activation };
+            let weights = ModuleWeights::open(&folder.join("model.safetensors"))?;
+            vectors = Projection::load(&weights, MODULE_STEM, &config, None, backend)?.forward(backend, &vectors)?;
         }
-    };
-    states.texts().map(vector).collect()
+        Ok(vectors)
+    }
 }
 
 fn difference(found: &[f32], expected: &[f32]) -> f32 {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outpost_engine::{EncoderModel, Engine, InputType, ModelKind, Settings, TokenizeLimits, Tokenized};
+use outpost_engine::{EncoderModel, Engine, InputType, ModelKind, PairOptions, Settings, TokenizeLimits, Tokenized};
 use outpost_testing::fixtures::fixture;
 use serde::Deserialize;
 
@@ -35,7 +35,7 @@ struct Expected {
 #[serde(untagged)]
 enum Row {
     Text { prompt: Option<String>, text: String, ids: Vec<u32>, vector: Vec<f32> },
-    Pair { query: String, document: String, ids: Vec<u32>, types: Vec<u32>, logit: f32 },
+    Pair { query: String, document: String, instruction: Option<String>, ids: Vec<u32>, types: Vec<u32>, logit: f32 },
 }
 
 /// The tolerance. On CPUs with bf16 products, activations are rounded to bf16 as well.
@@ -60,12 +60,21 @@ fn compute(engine: &Engine, model: &Arc<EncoderModel>, texts: Vec<Tokenized>) ->
     engine.embed(model, 1, texts).unwrap().blocking_recv().unwrap().unwrap()
 }
 
-fn input(prompt: Option<&str>) -> InputType {
-    match prompt {
-        None => InputType::Unspecified,
-        Some("query") => InputType::Query,
-        Some(_) => InputType::Document,
-    }
+/// The tokens of a text with the prompt of this name, and whether the purpose of that name, if there is one, has the same prompt.
+fn encode(model: &EncoderModel, prompt: Option<&str>, text: &str) -> (Tokenized, bool) {
+    let input = match prompt {
+        None => Some(InputType::Unspecified),
+        Some("query") => Some(InputType::Query),
+        Some("document" | "passage") => Some(InputType::Document),
+        Some("Clustering") => Some(InputType::Clustering),
+        Some(_) => None,
+    };
+    let limits = TokenizeLimits::default();
+    let prompt = prompt.map_or("", |name| model.prompt(name).unwrap());
+    let mut found = model.encode_with_prompt(&[text], prompt, true, &limits).unwrap().remove(0).0;
+    let is_same = input.is_none_or(|input| model.encode(&[text], input, true, &limits).unwrap()[0].0 == found);
+    model.truncate(&mut found, model.limit());
+    (found, is_same)
 }
 
 /// Describes the differences from the expected values.
@@ -88,17 +97,16 @@ fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String>
     for row in rows {
         let (name, expected, found) = match row {
             Row::Text { prompt, text, ids, .. } => {
-                let mut found = model
-                    .encode(&[text], input(prompt.as_deref()), true, &TokenizeLimits::default())
-                    .unwrap()
-                    .remove(0)
-                    .0;
-                model.truncate(&mut found, model.limit());
+                let (found, is_same) = encode(&model, prompt.as_deref(), text);
+                if !is_same {
+                    wrong.push(format!("{id}: the purpose {prompt:?} has another prompt"));
+                }
                 (text, Tokenized::new(ids.clone()), found)
             }
-            Row::Pair { query, document, ids, types, .. } => {
+            Row::Pair { query, document, instruction, ids, types, .. } => {
+                let options = PairOptions { instruction: instruction.as_deref(), truncate: true, max_document: None };
                 let found = model
-                    .encode_pairs(query, std::slice::from_ref(document), true, None, &TokenizeLimits::default())
+                    .encode_pairs(query, std::slice::from_ref(document), options, &TokenizeLimits::default())
                     .unwrap()
                     .remove(0)
                     .0;
@@ -164,6 +172,6 @@ fn gguf_files_match_the_folders_they_were_converted_from() {
         let case = Case { limit: None, dtype: None, ..case };
         wrong.extend(check_as(&engine, &id, &case, &rows));
     }
-    assert_eq!(files, 5);
+    assert_eq!(files, 7);
     assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n"));
 }

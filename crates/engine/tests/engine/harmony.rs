@@ -124,8 +124,7 @@ async fn stop_strings_end_the_answer_and_not_the_reasoning() {
         output: "<|channel|>analysis<|message|>Is it so?<|end|><|start|>assistant<|channel|>final<|message|>It is so.<|return|>",
     };
     for speculate in [false, true] {
-        let rig =
-            rig_of_file(&scripted_model::bytes(&MODEL, &[script.clone()]), |settings| settings.speculate = speculate);
+        let rig = rig_of_file(&scripted_model::bytes(&MODEL, &[script]), |settings| settings.speculate = speculate);
         let ids = rig.model.prompt(&[Message::new("user", "Q1")]).unwrap();
         let request = |stop: &[&str], is_split: bool| {
             let mut request = greedy(ids.clone(), 100);

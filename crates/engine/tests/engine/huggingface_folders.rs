@@ -191,7 +191,7 @@ fn an_incomplete_folder_reports_what_is_missing() {
             .map(drop)
             .unwrap()
     });
-    assert!(error.contains("the file has no tensor model.layers.0.self_attn.q_norm.weight"), "{error}");
+    assert!(error.contains("the file has no tensor model.layers.0.self_attn.k_norm.weight"), "{error}");
     let (_, error) = broken("gemma2", &|folder| {
         fs::copy(fixture("families/gemma3").join("model.safetensors"), folder.join("model.safetensors"))
             .map(drop)

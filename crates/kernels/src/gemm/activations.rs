@@ -16,7 +16,6 @@ use crate::Pool;
 use crate::buffer::SharedSlice;
 use crate::buffer_pool::Quantised;
 use crate::dtype::DType;
-use crate::gemm::uses_bf16_pairs;
 use crate::rows::by_rows;
 use crate::simd::{Isa, Kernel, LANES, Simd, bf16_bits, run, run_bf16};
 
@@ -343,6 +342,11 @@ impl<'a> Activations<'a> {
             (pairs, layout)
         })
     }
+}
+
+/// True if weights of this type are multiplied by activations rounded to bf16.
+pub(crate) fn uses_bf16_pairs(dtype: DType, isa: Isa) -> bool {
+    dtype == DType::BF16 && isa.has_bf16_dot()
 }
 
 /// A strip of padded images, as floats or as bf16.

@@ -13,8 +13,8 @@ use std::marker::PhantomData;
 use crate::buffer::CACHE_LINE;
 use crate::dtype::DType;
 use crate::pack::{FLOATS, Layout};
-use crate::simd::{Isa, Kernel, LANES, Simd, load_partial, run, run_bf16, store_partial};
-use activations::{RowLayout, Tiles};
+use crate::simd::{Kernel, LANES, Simd, load_partial, run, run_bf16, store_partial};
+use activations::{RowLayout, Tiles, uses_bf16_pairs};
 use float_format::{BF16, Bf16Pairs, F16, F32, FloatFormat};
 use quant_format::{
     IQ4NL, IQ4XS, MXFP4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, QuantFormat, add_units,
@@ -429,11 +429,6 @@ impl<F: WeightFormat> GemmKernel<'_, F> {
             }
         }
     }
-}
-
-/// True if weights of this type are multiplied by activations rounded to bf16.
-pub(crate) fn uses_bf16_pairs(dtype: DType, isa: Isa) -> bool {
-    dtype == DType::BF16 && isa.has_bf16_dot()
 }
 
 /// Runs a task with weights of this type.

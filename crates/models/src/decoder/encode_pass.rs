@@ -1,7 +1,8 @@
-//! Encodes whole texts with a decoder and returns the hidden states of their last tokens.
+//! Encodes whole texts with a decoder and returns hidden states of their tokens.
 //!
 //! All texts pass through a layer before the next one. The cache therefore holds the keys and values of one layer, and
-//! weights are read once. A layer processes [`CHUNK`] tokens at a time, so that other work can run in between.
+//! weights are read once. A layer processes [`CHUNK`] tokens at a time, so that other work can run in between. Without a causal
+//! mask, tokens need the keys of later ones, so a layer processes all tokens at once.
 
 use std::ops::Range;
 
@@ -21,10 +22,18 @@ use crate::text_batch::{TextBatch, arena_bytes};
 /// Tokens of a chunk.
 const CHUNK: usize = 128;
 
+/// The tokens of each text whose hidden states a pass computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncodedTokens {
+    Last,
+    All,
+}
+
 /// A batch in progress.
 #[derive(Debug)]
 pub struct EncodePass<B: Recurrent> {
     texts: TextBatch,
+    wanted: EncodedTokens,
     chunks: Vec<Chunk<B>>,
     stream: ResidualStream<B>,
     /// Keys and values of one layer.
@@ -46,10 +55,13 @@ struct Chunk<B: Recurrent> {
 
 /// An upper bound of the bytes that a pass over `tokens` tokens in `texts` texts takes.
 pub fn encode_pass_bytes<B: Recurrent>(config: &DecoderConfig, backend: &B, tokens: usize, texts: usize) -> u64 {
-    let step = StepLimits { tokens: CHUNK, rows: CHUNK, logits: 0 };
-    // The residual stream and the angles.
+    let step = match config.is_causal() {
+        true => StepLimits { tokens: CHUNK, rows: CHUNK, logits: 0 },
+        false => StepLimits { tokens, rows: texts, logits: 0 },
+    };
+    // The residual stream, its copy for the output norm, the result on the host, the angles, and the per-layer embeddings.
     let per_layer = config.per_layer.map_or(0, |plan| plan.width * config.layers.len());
-    let floats = tokens * (2 * config.width + angle_floats(config) + per_layer);
+    let floats = tokens * (6 * config.width + angle_floats(config) + per_layer);
     scratch_bytes(config, backend, &step)
         + (floats * size_of::<f32>()) as u64
         + arena_bytes(kv_sizes(config), tokens, texts)
@@ -62,7 +74,11 @@ fn kv_sizes(config: &DecoderConfig) -> [usize; 2] {
 
 impl<B: Recurrent> Decoder<B> {
     /// Starts a pass over texts, each with its adapter; no text may be empty.
-    pub fn begin_encode(&self, texts: &[(&[u32], Option<&LoadedAdapter>)]) -> Result<EncodePass<B>> {
+    pub fn begin_encode(
+        &self,
+        texts: &[(&[u32], Option<&LoadedAdapter>)],
+        wanted: EncodedTokens,
+    ) -> Result<EncodePass<B>> {
         for (tokens, _) in texts {
             self.check_tokens(tokens)?;
         }
@@ -76,8 +92,9 @@ impl<B: Recurrent> Decoder<B> {
         let ids: Vec<u32> = texts.iter().flat_map(|(tokens, _)| *tokens).copied().collect();
         let x = self.embed(ctx, &ids)?;
         let per_layer = self.per_layer_inputs(ctx, &ids, &x)?;
+        let chunk_tokens = if self.config.is_causal() { CHUNK } else { tokens.max(1) };
         let chunk = |first: usize| {
-            let chunk = first..tokens.min(first + CHUNK);
+            let chunk = first..tokens.min(first + chunk_tokens);
             let angles = angles.iter().map(|Angles { cos, sin }| {
                 Ok(Angles { cos: ctx.rows(cos, chunk.clone())?, sin: ctx.rows(sin, chunk.clone())? })
             });
@@ -86,22 +103,22 @@ impl<B: Recurrent> Decoder<B> {
             let per_layer = per_layer.as_ref().map(|inputs| inputs.for_tokens(ctx, &rows)).transpose()?;
             Ok(Chunk { lora: lora.for_rows(&rows), tokens: chunk, batch, angles, per_layer })
         };
-        let chunks = (0..tokens).step_by(CHUNK).map(chunk).collect::<Result<_>>()?;
+        let chunks = (0..tokens).step_by(chunk_tokens).map(chunk).collect::<Result<_>>()?;
         let y = ctx.zeros(x.shape())?;
-        Ok(EncodePass { texts: text_batch, chunks, stream: ResidualStream { x, y }, arena, layer: 0, chunk: 0 })
+        Ok(EncodePass { texts: text_batch, wanted, chunks, stream: ResidualStream { x, y }, arena, layer: 0, chunk: 0 })
     }
 
     /// Computes the next chunk. Returns whether it was the last chunk of the last layer.
     pub fn advance(&self, pass: &mut EncodePass<B>) -> Result<bool> {
-        let EncodePass { texts, chunks, stream, arena, layer, chunk: index } = pass;
+        let EncodePass { texts, wanted, chunks, stream, arena, layer, chunk: index } = pass;
         let Some((current, Chunk { tokens: chunk, batch, angles, per_layer, lora })) =
             self.layers.get(*layer).zip(chunks.get(*index))
         else {
             return Ok(true);
         };
         let ctx = &Context::new(&self.backend).with_lora(lora.clone());
-        // In the last layer, only the outputs of the last tokens are needed.
-        let is_last = *layer + 1 == self.layers.len();
+        // In the last layer, only the outputs of the wanted tokens are needed.
+        let is_last = *layer + 1 == self.layers.len() && *wanted == EncodedTokens::Last;
         let ends =
             texts.ranges().map(|text| text.end - 1).filter(|end| chunk.contains(end)).map(|end| end - chunk.start);
         let output_tokens: Option<Vec<usize>> = is_last.then(|| ends.collect());
@@ -129,13 +146,18 @@ impl<B: Recurrent> Decoder<B> {
         Ok(*layer == self.layers.len())
     }
 
-    /// The hidden state of each text's last token after the output norm, `[width]` each.
-    pub fn last_hidden_states(&self, pass: &EncodePass<B>) -> Result<Vec<Vec<f32>>> {
-        let ctx = &Context::new(&self.backend);
-        let ends: Vec<usize> = pass.texts.ranges().map(|text: Range<usize>| text.end - 1).collect();
+    /// The hidden states of each text's tokens after the output norm, `[tokens, width]` each: those of all tokens, or of the
+    /// last one, as the pass was started.
+    pub fn hidden_states(&self, pass: &EncodePass<B>) -> Result<Vec<Vec<f32>>> {
+        let (ctx, width) = (&Context::new(&self.backend), self.config.width);
         let ResidualStream { x, y } = &pass.stream;
-        let mut last = ResidualStream { x: ctx.gather_rows(x, &ends)?, y: ctx.gather_rows(y, &ends)? };
-        let states = ctx.to_vec(&self.apply_output_norm(ctx, &mut last)?)?;
-        Ok(states.chunks_exact(self.config.width).map(<[f32]>::to_vec).collect())
+        let ends: Vec<usize> = pass.texts.ranges().map(|text: Range<usize>| text.end - 1).collect();
+        let mut stream = match pass.wanted {
+            EncodedTokens::Last => ResidualStream { x: ctx.gather_rows(x, &ends)?, y: ctx.gather_rows(y, &ends)? },
+            EncodedTokens::All => ResidualStream { x: ctx.copy(x)?, y: ctx.copy(y)? },
+        };
+        let mut states = ctx.to_vec(&self.apply_output_norm(ctx, &mut stream)?)?.into_iter();
+        let count = |text: Range<usize>| if pass.wanted == EncodedTokens::Last { 1 } else { text.len() };
+        Ok(pass.texts.ranges().map(|text| states.by_ref().take(count(text) * width).collect()).collect())
     }
 }

@@ -66,7 +66,7 @@ impl<B: PagedAttention> LatentAttention<B> {
             let fused = Candidate { stem: stem("attn_kv_a_mqa"), first, total: rank + rotated };
             loader.linear(&[fused], rows, width, biases)
         };
-        let (absorbed_keys, values) = load_heads(loader, layer, heads, config)?;
+        let [absorbed_keys, values] = load_heads(loader, layer, heads, config)?;
         let output = [Candidate::whole(stem("attn_output"), width)];
         Ok(Self {
             query_latent: query_rank.map(query_latent).transpose()?,
@@ -184,7 +184,7 @@ fn load_heads<B: PagedAttention>(
     layer: usize,
     heads: usize,
     config: &LatentConfig,
-) -> Result<(Vec<Linear<B>>, Vec<Linear<B>>)> {
+) -> Result<[Vec<Linear<B>>; 2]> {
     let LatentConfig { rank, unrotated, value_width, .. } = *config;
     let [keys, values, both] = ["attn_k_b", "attn_v_b", "attn_kv_b"].map(|suffix| format!("blk.{layer}.{suffix}"));
     let head_rows = unrotated + value_width;
@@ -203,7 +203,7 @@ fn load_heads<B: PagedAttention>(
         };
         loader.linear(&[part], value_width, rank, false)
     };
-    Ok(((0..heads).map(absorbed_key).collect::<Result<_>>()?, (0..heads).map(value).collect::<Result<_>>()?))
+    Ok([(0..heads).map(absorbed_key).collect::<Result<_>>()?, (0..heads).map(value).collect::<Result<_>>()?])
 }
 
 fn greatest_common_divisor(a: usize, b: usize) -> usize {

@@ -8,6 +8,7 @@ use super::unknown_family::{UnknownFamily, unknown_modules};
 use super::{
     AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LatentConfig, LayerConfig,
     Mamba2Config, MixerConfig, MoeConfig, PerLayerConfig, SharedExpertConfig, ShortConvConfig, add_query_rope,
+    symmetric_window,
 };
 use crate::backend::{ExpertGroups, NormKind, RecurrenceShape, Routing};
 use crate::config_json::ConfigJson;
@@ -74,10 +75,12 @@ impl DecoderConfig {
             None if let Some(latent) = &latent => latent.scale() * latent_magnitude(&config)?.powi(2),
             None => family.attention_scale.unwrap_or(scale_width.unwrap_or(head_width as f32).sqrt().recip()),
         };
+        let causal = family.causal && !is_bidirectional(config.value);
         let attention = AttentionConfig {
             heads,
             kv_heads,
             head_width,
+            causal,
             window: None,
             rope: Some(0),
             query_rope: add_query_rope(&mut ropes, growth(&config)?),
@@ -256,10 +259,26 @@ fn reject_unsupported(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result
         }
     }
     match config.get("use_bidirectional_attention") {
-        // Only that of pictures, which are not supported.
-        Some(Value::String(kind)) if kind == "vision" => Ok(()),
-        None | Some(Value::Bool(false)) => Ok(()),
-        Some(_) => reject_config("attention that is not causal is not supported".to_owned()),
+        // That of pictures, which are not supported.
+        Some(Value::String(kind)) if kind != "vision" => {
+            reject_config(format!("a use_bidirectional_attention of {kind} is not supported"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// True for the `config.json` of a decoder whose tokens see all others, so that it only encodes texts. `is_causal` is the key for
+/// all families, `use_bidirectional_attention` that of Gemma 3.
+pub fn is_bidirectional(config: &Value) -> bool {
+    let flag = |key: &str| config.get(key).and_then(Value::as_bool);
+    flag("use_bidirectional_attention") == Some(true) || flag("is_causal") == Some(false)
+}
+
+/// The window of a decoder whose tokens see all others. For Gemma 3, it is that of both sides of a token together.
+fn bidirectional_window(family: &DecoderFamily, window: usize) -> Result<usize> {
+    match family.name {
+        "gemma3" => Ok(symmetric_window(window)),
+        name => reject_config(format!("a sliding_window of attention that is not causal is not supported for {name}")),
     }
 }
 
@@ -509,29 +528,21 @@ fn layers(
         family.without_rope == LayersWithoutRope::FullAttention && config.get("sliding_window").is_some();
     let recurrent = recurrent_mixers(config, family, layer_count)?;
     let has_values = !(family.value_norms && config.flag("attention_k_eq_v")? == Some(true));
-    let layer =
-        |((((rotates, window), recurrent), feed_forward), sizes): ((((bool, Option<usize>), _), _), &[usize; 2])| {
-            let rotates = rotates && (window.is_some() || !only_windows_rotate);
-            let rope = rotates.then_some(if window.is_some() { ropes - 1 } else { 0 });
-            let attention = || {
-                let ([kv_heads, head_width], keys_as_values) = (*sizes, !has_values && window.is_none());
-                MixerConfig::Attention(AttentionConfig {
-                    window,
-                    rope,
-                    kv_heads,
-                    head_width,
-                    keys_as_values,
-                    ..attention
-                })
-            };
-            LayerConfig {
-                mixer: Some(Option::unwrap_or_else(recurrent, attention)),
-                feed_forward: Some(feed_forward),
-                norms: family.norms,
-                parallel: family.parallel,
-            }
-        };
-    Ok(rotates.into_iter().zip(windows).zip(recurrent).zip(feed_forward).zip(sizes).map(layer).collect())
+    let plans = rotates.into_iter().zip(windows).zip(recurrent).zip(feed_forward).zip(sizes);
+    let mut layers = Vec::with_capacity(layer_count);
+    for ((((rotates, window), recurrent), feed_forward), &[kv_heads, head_width]) in plans {
+        let rotates = rotates && (window.is_some() || !only_windows_rotate);
+        let rope = rotates.then_some(if window.is_some() { ropes - 1 } else { 0 });
+        let keys_as_values = !has_values && window.is_none();
+        let own = AttentionConfig { window, rope, kv_heads, head_width, keys_as_values, ..attention };
+        layers.push(LayerConfig {
+            mixer: Some(recurrent.unwrap_or(MixerConfig::Attention(own))),
+            feed_forward: Some(feed_forward),
+            norms: family.norms,
+            parallel: family.parallel,
+        });
+    }
+    Ok(layers)
 }
 
 /// The width of LFM2's feed-forward network. By default, `config.json` gives that of a network without a gate. One with a
@@ -692,7 +703,11 @@ fn windows(config: &ConfigJson<'_>, family: &DecoderFamily, rotates: &[bool]) ->
     let layer_count = rotates.len();
     let enabled = config.flag("use_sliding_window")?.unwrap_or(false);
     let opt_in = matches!(family.windows, SlidingWindows::OptIn | SlidingWindows::LayersWithoutRope);
-    let window = config.integer("sliding_window", 1 << 31)?.filter(|_| enabled || !opt_in);
+    let has_windows = family.windows != SlidingWindows::Never && (enabled || !opt_in);
+    let window = match config.integer("sliding_window", 1 << 31)?.filter(|_| has_windows) {
+        Some(window) if is_bidirectional(config.value) => Some(bidirectional_window(family, window)?),
+        window => window,
+    };
     let first_windowed = config.get("max_window_layers").and_then(Value::as_u64).unwrap_or(0) as usize;
     let types = config.list("layer_types", Value::as_str)?.filter(|_| family.lists_layers());
     let own_period = match (family.windows, &types) {

@@ -5,6 +5,7 @@ use super::unknown_family::{UnknownFamily, unknown_stems};
 use super::{
     AttentionConfig, DecoderConfig, DeltaNetConfig, DenseConfig, FeedForwardConfig, LatentConfig, LayerConfig,
     Mamba2Config, MixerConfig, MoeConfig, PerLayerConfig, SharedExpertConfig, ShortConvConfig, add_query_rope,
+    symmetric_window,
 };
 use crate::backend::{ExpertGroups, NormKind, RecurrenceShape, RouterWeights, Routing};
 use crate::decoder_family::{
@@ -75,6 +76,7 @@ impl DecoderConfig {
             heads,
             kv_heads: heads,
             head_width,
+            causal: family.causal,
             window: None,
             rope: Some(0),
             query_rope: add_query_rope(&mut ropes, growth(&keys)?),
@@ -184,7 +186,9 @@ fn reject_unsupported(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -
         }
     }
     match keys.metadata.flag(&keys.key("attention.causal")) {
-        Some(false) => reject_config("attention that is not causal is not supported".to_owned()),
+        Some(causal) if causal != family.causal => {
+            reject_config(format!("attention.causal is {causal}, which is not supported for {}", family.name))
+        }
         _ => Ok(()),
     }
 }
@@ -599,7 +603,7 @@ fn window(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<Opt
     }
     let window = keys.required(KEY, 1 << 31)?;
     if family.windows == SlidingWindows::All || matches!(family.windows, SlidingWindows::AllExceptEvery(_)) {
-        return Ok(Some(window));
+        return Ok(Some(if family.causal { window } else { symmetric_window(window) }));
     }
     if window >= keys.required("context_length", 1 << 24)? {
         return Ok(None);

@@ -21,6 +21,7 @@ use super::state_layout::StateGroup;
 use crate::error::{ModelError, reject_config};
 use crate::weights::LoadedMatrix;
 pub(super) use from_config_json::find_family;
+pub use from_config_json::is_bidirectional;
 
 /// Sizes and constants of a decoder.
 #[derive(Clone, Debug)]
@@ -94,7 +95,9 @@ pub struct AttentionConfig {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_width: usize,
-    /// Sliding window: the number of positions that a token sees, including its own; `None`: all.
+    /// Tokens see only themselves and those before them.
+    pub causal: bool,
+    /// Sliding window: a token sees positions whose distance is less than this; `None`: all.
     pub window: Option<usize>,
     /// Index into [`DecoderConfig::ropes`]; `None`: no position embedding.
     pub rope: Option<usize>,
@@ -261,6 +264,7 @@ impl DecoderSizes {
             heads,
             kv_heads,
             head_width,
+            causal: true,
             window: None,
             rope: Some(0),
             query_rope: None,
@@ -342,6 +346,11 @@ impl DecoderConfig {
             }
             MixerConfig::Attention(_) | MixerConfig::ShortConv(_) => None,
         })
+    }
+
+    /// Whether tokens see only themselves and those before them. Other networks only encode texts.
+    pub fn is_causal(&self) -> bool {
+        self.attention().all(|attention| attention.causal)
     }
 
     /// Whether there are recurrent layers.
@@ -624,8 +633,8 @@ impl AttentionConfig {
 
     /// The parameters of the kernels.
     pub(super) fn shape(&self) -> AttentionShape {
-        let Self { heads, kv_heads, head_width: width, scale, window, soft_cap, .. } = *self;
-        AttentionShape { heads, kv_heads, width, scale, causal: true, window, soft_cap }
+        let Self { heads, kv_heads, head_width: width, scale, causal, window, soft_cap, .. } = *self;
+        AttentionShape { heads, kv_heads, width, scale, causal, window, soft_cap }
     }
 
     /// Elements of the queries of a token.
@@ -649,6 +658,11 @@ fn add_query_rope(ropes: &mut Vec<RopeSpec>, growth: Option<Growth>) -> Option<u
     let keys = ropes.first()?.clone();
     ropes.push(RopeSpec { growth: Some(growth?), ..keys });
     Some(ropes.len() - 1)
+}
+
+/// The window of attention that is not causal, from that of both sides of a token together: half of it on each.
+fn symmetric_window(window: usize) -> usize {
+    window / 2 + 1
 }
 
 fn check_rope(rope: &RopeSpec, head_width: usize) -> Result<(), ModelError> {

@@ -39,8 +39,9 @@ pub struct EncoderConfig {
 /// How positions are encoded.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Positions {
-    /// By an embedding for each position; the first `offset` rows are unused.
-    Table { offset: usize },
+    /// By an embedding for each position; the first `offset` rows are unused. With `relative_buckets`, also by a bias of the
+    /// attention scores, which has so many values for each head.
+    Table { offset: usize, relative_buckets: Option<usize> },
     /// By rotary embeddings; `layers` holds each layer's index into `kinds`.
     Rotary { kinds: Vec<LayerAttention>, layers: Vec<usize> },
 }
@@ -76,7 +77,7 @@ impl EncoderConfig {
             return reject_config("quantised weights are not supported in safetensors".to_owned());
         }
         let sizes = match family {
-            Family::Bert | Family::Roberta => bert(&config, family)?,
+            Family::Bert | Family::Roberta | Family::Mpnet => bert(&config, family)?,
             Family::Distil => distil(&config)?,
             Family::Nomic => nomic(&config)?,
             Family::Modern => modern(&config)?,
@@ -110,7 +111,7 @@ impl EncoderConfig {
             context: keys.required("context_length", 1 << 24)?,
             token_types: rows("token_types.weight"),
             epsilon: keys.float("attention.layer_norm_epsilon", 1e-12)?,
-            positions: if nomic { uniform_rope(base, width / heads, layers) } else { Positions::Table { offset: 0 } },
+            positions: if nomic { uniform_rope(base, width / heads, layers) } else { ABSOLUTE },
             activation: if nomic { Activation::Silu } else { Activation::Gelu },
             gated: nomic,
             pre_norm: false,
@@ -131,15 +132,32 @@ impl EncoderConfig {
     }
 }
 
-/// BERT and XLM-RoBERTa.
+/// By a table without unused rows.
+const ABSOLUTE: Positions = Positions::Table { offset: 0, relative_buckets: None };
+
+/// The values of MPNet's bias for each head.
+fn relative_buckets(config: &ConfigJson<'_>) -> Result<usize> {
+    let buckets = config.integer_or("relative_attention_num_buckets", 32, 1 << 12)?;
+    match buckets {
+        // A quarter of them is for short distances.
+        4.. => Ok(buckets),
+        _ => reject_config(format!("relative_attention_num_buckets is {buckets}; it must be at least 4")),
+    }
+}
+
+/// BERT, XLM-RoBERTa and MPNet.
 fn bert(config: &ConfigJson<'_>, family: Family) -> Result<EncoderConfig> {
     if !matches!(config.text("position_embedding_type")?, None | Some("absolute")) {
         return reject_config("positions that are not absolute are not supported".to_owned());
     }
     let rows = config.required("max_position_embeddings", 1 << 24)?;
-    // RoBERTa counts positions from after the padding ID.
+    // RoBERTa counts positions from after the padding ID, which is always one in MPNet.
     let padding = config.get("pad_token_id").and_then(Value::as_u64).unwrap_or(1) as usize;
-    let offset = if family == Family::Roberta { padding.saturating_add(1) } else { 0 };
+    let (offset, relative_buckets) = match family {
+        Family::Roberta => (padding.saturating_add(1), None),
+        Family::Mpnet => (2, Some(relative_buckets(config)?)),
+        _ => (0, None),
+    };
     if offset >= rows {
         return reject_config(format!("pad_token_id leaves none of {rows} positions"));
     }
@@ -151,9 +169,12 @@ fn bert(config: &ConfigJson<'_>, family: Family) -> Result<EncoderConfig> {
         inner: config.required("intermediate_size", 1 << 20)?,
         vocabulary: config.required("vocab_size", 1 << 22)?,
         context: rows - offset,
-        token_types: config.integer("type_vocab_size", 1 << 10)?.unwrap_or(2),
+        token_types: match family {
+            Family::Mpnet => 0,
+            _ => config.integer("type_vocab_size", 1 << 10)?.unwrap_or(2),
+        },
         epsilon: config.float("layer_norm_eps")?.unwrap_or(1e-12),
-        positions: Positions::Table { offset },
+        positions: Positions::Table { offset, relative_buckets },
         activation: activation(config, "hidden_act")?,
         gated: false,
         pre_norm: false,
@@ -173,7 +194,7 @@ fn distil(config: &ConfigJson<'_>) -> Result<EncoderConfig> {
         token_types: 0,
         epsilon: 1e-12,
         // Sinusoidal positions are in the file, too.
-        positions: Positions::Table { offset: 0 },
+        positions: ABSOLUTE,
         activation: activation(config, "activation")?,
         gated: false,
         pre_norm: false,

@@ -113,7 +113,7 @@ impl<B: Backend> Head<B> {
             activation: match family {
                 Family::Modern => Some(activation),
                 Family::Distil => Some(Activation::Relu),
-                Family::Bert | Family::Roberta | Family::Nomic => None,
+                Family::Bert | Family::Roberta | Family::Mpnet | Family::Nomic => None,
             },
             norm: modern.then(|| Norm::load_layer_norm(loader, "cls.norm", width, epsilon)).transpose()?,
             output: linear("cls.output", outputs)?,

@@ -7,6 +7,8 @@ mod config;
 pub mod head;
 mod layer;
 mod pooling;
+mod projection;
+mod static_embedding;
 mod tensor_names;
 
 use std::ops::Range;
@@ -16,7 +18,7 @@ use serde_json::Value;
 
 use super::backend::{Angles, AttentionShape, DType, Norm, PagedAttention, RopeLayout, Tensor};
 use super::nn::rope::Rope;
-use super::nn::{Context, EmbeddingTable, LoraDeltas};
+use super::nn::{Context, EmbeddingTable, LoraDeltas, RelativeBias};
 use super::peft::{FittedAdapter, LoadedAdapter, PeftAdapter};
 use super::text_batch::{TextBatch, arena_bytes};
 use super::weights::{Footprint, LoadedMatrix, Loader, Weights};
@@ -25,7 +27,12 @@ pub use config::{EncoderConfig, LayerAttention, Positions};
 pub use head::Head;
 use layer::{Layer, ResidualStream};
 pub use pooling::{Pooling, normalise, truncate_dimensions};
+pub use projection::{MODULE_STEM, ModuleWeights, Projection, ProjectionActivation, ProjectionConfig};
+pub use static_embedding::{STATIC_MODEL_TYPE, StaticConfig, StaticEmbedding};
 pub use tensor_names::{EncoderWeights, Family};
+
+/// The distance from which on MPNet's bias is the same.
+const RELATIVE_MAX_DISTANCE: usize = 128;
 
 /// A loaded encoder, shared by all passes.
 #[derive(Debug)]
@@ -33,6 +40,7 @@ pub struct Encoder<B: PagedAttention> {
     config: EncoderConfig,
     token_embd: EmbeddingTable,
     position_embd: Option<EmbeddingTable>,
+    relative_bias: Option<RelativeBias>,
     token_types: Option<EmbeddingTable>,
     embd_norm: Norm<B>,
     layers: Vec<Layer<B>>,
@@ -62,11 +70,17 @@ impl Tokenized {
 pub struct Pass<B: PagedAttention> {
     stream: ResidualStream<B>,
     texts: TextBatch,
-    /// Keys and values of one layer.
-    arena: B::KvArena,
-    batch: B::Batch,
-    angles: Vec<Angles<B>>,
+    attention: AttentionInputs<B>,
     layer: usize,
+}
+
+/// What the attention of a batch needs in each layer.
+#[derive(Debug)]
+enum AttentionInputs<B: PagedAttention> {
+    /// `arena`: keys and values of one layer.
+    Paged { arena: B::KvArena, batch: B::Batch, angles: Vec<Angles<B>> },
+    /// The bias of the scores of each text.
+    Biased(Vec<Tensor<B>>),
 }
 
 impl<B: PagedAttention> Encoder<B> {
@@ -90,16 +104,19 @@ impl<B: PagedAttention> Encoder<B> {
     /// Loads from a `loader` that may also load other networks.
     pub(crate) fn from_loader(loader: &Loader<'_, B>, config: EncoderConfig) -> Result<Self> {
         let EncoderConfig { width, vocabulary, token_types: types, epsilon, context, .. } = config;
-        let (offset, kinds) = match &config.positions {
-            Positions::Table { offset } => (Some(*offset), &[][..]),
-            Positions::Rotary { kinds, .. } => (None, kinds.as_slice()),
+        let (offset, buckets, kinds) = match &config.positions {
+            Positions::Table { offset, relative_buckets } => (Some(*offset), *relative_buckets, &[][..]),
+            Positions::Rotary { kinds, .. } => (None, None, kinds.as_slice()),
         };
+        let relative_bias = buckets
+            .map(|buckets| RelativeBias::load(loader, "attn_rel_b", [buckets, config.heads], RELATIVE_MAX_DISTANCE));
         let table = |stem: &str, rows: usize| loader.table(stem, rows, width);
         let layers = (0..config.layers).map(|index| Layer::load(loader, &config, index)).collect::<Result<_>>()?;
         let ropes = kinds.iter().map(|attention| Rope::load(loader, &attention.rope)).collect::<Result<_>>()?;
         Ok(Self {
             token_embd: table("token_embd", vocabulary)?,
             position_embd: offset.map(|offset| table("position_embd", offset + context)).transpose()?,
+            relative_bias: relative_bias.transpose()?,
             token_types: (types > 0).then(|| table("token_types", types)).transpose()?,
             embd_norm: Norm::load_layer_norm(loader, "token_embd_norm", width, epsilon)?,
             output_norm: config
@@ -166,12 +183,22 @@ impl<B: PagedAttention> Encoder<B> {
             ranges.mask_padding(lengths.iter().copied());
         }
         let tokens = ranges.tokens();
-        let angles = self.ropes.iter().map(|rope| rope.angles(&**ctx, tokens, positions));
-        let angles = angles.collect::<Result<_>>()?;
-        let arena = ranges.arena(&**ctx, [heads, width / heads])?;
-        let batch = ctx.batch(ranges.slices(&(0..tokens)))?;
+        let attention = match &self.relative_bias {
+            Some(_) if lengths.is_some() => {
+                return Err(ModelError::Compute("an encoder with relative positions cannot mask padding".to_owned()));
+            }
+            Some(bias) => {
+                AttentionInputs::Biased(counts().map(|count| bias.for_length(&**ctx, count)).collect::<Result<_>>()?)
+            }
+            None => {
+                let angles = self.ropes.iter().map(|rope| rope.angles(&**ctx, tokens, positions));
+                let angles = angles.collect::<Result<_>>()?;
+                let arena = ranges.arena(&**ctx, [heads, width / heads])?;
+                AttentionInputs::Paged { arena, batch: ctx.batch(ranges.slices(&(0..tokens)))?, angles }
+            }
+        };
         let stream = ResidualStream { x: self.embed(ctx, texts, tokens)?, y: None };
-        Ok(Pass { stream, texts: ranges, arena, batch, angles, layer: 0 })
+        Ok(Pass { stream, texts: ranges, attention, layer: 0 })
     }
 
     /// Computes the sum of token, position and type embeddings, and its norm.
@@ -184,7 +211,7 @@ impl<B: PagedAttention> Encoder<B> {
         };
         let sum = ctx.upload([1, tokens, 1, self.config.width], &mut |x| {
             self.token_embd.look_up(texts.iter().flat_map(|text| &text.ids).copied(), false, x)?;
-            if let (Some(table), Positions::Table { offset }) = (&self.position_embd, &self.config.positions) {
+            if let (Some(table), Positions::Table { offset, .. }) = (&self.position_embd, &self.config.positions) {
                 let offset = *offset as u32;
                 table.look_up(texts.iter().flat_map(|text| offset..offset + text.ids.len() as u32), true, x)?;
             }
@@ -199,17 +226,13 @@ impl<B: PagedAttention> Encoder<B> {
     /// Computes one layer. Returns whether it was the last one; [`Pass::hidden_states`] then returns the result.
     pub fn advance(&self, ctx: &Context<'_, B>, pass: &mut Pass<B>) -> Result<bool> {
         let Some(layer) = self.layers.get(pass.layer) else { return Ok(true) };
-        let heads = self.config.heads;
-        let attention = self.config.layer_attention(pass.layer);
-        let [mut q, mut k, v] = layer.project(ctx, &mut pass.stream)?;
-        if let Some(angles) = attention.and_then(|(index, _)| pass.angles.get(index)) {
-            ctx.rope(&mut q, heads, RopeLayout::Halves, angles)?;
-            ctx.rope(&mut k, heads, RopeLayout::Halves, angles)?;
-        }
-        ctx.write_kv(&mut pass.arena, 0, &pass.batch, [&k, &v])?;
-        let shape = shape(&self.config, attention.and_then(|(_, attention)| attention.window));
-        let output = ctx.kv_attention(&pass.arena, 0, &pass.batch, &shape, None, &q)?;
-        drop((q, k, v));
+        let qkv = layer.project(ctx, &mut pass.stream)?;
+        let output = match &mut pass.attention {
+            AttentionInputs::Paged { arena, batch, angles } => {
+                self.paged_attention(ctx, pass.layer, qkv, (arena, batch), angles)?
+            }
+            AttentionInputs::Biased(biases) => self.biased_attention(ctx, qkv, &pass.texts, biases)?,
+        };
         layer.finish(ctx, &mut pass.stream, &output)?;
         pass.layer += 1;
         if pass.layer < self.layers.len() {
@@ -221,6 +244,43 @@ impl<B: PagedAttention> Encoder<B> {
         Ok(true)
     }
 
+    fn paged_attention(
+        &self,
+        ctx: &Context<'_, B>,
+        layer: usize,
+        [mut q, mut k, v]: [Tensor<B>; 3],
+        (arena, batch): (&mut B::KvArena, &B::Batch),
+        angles: &[Angles<B>],
+    ) -> Result<Tensor<B>> {
+        let heads = self.config.heads;
+        let attention = self.config.layer_attention(layer);
+        if let Some(angles) = attention.and_then(|(index, _)| angles.get(index)) {
+            ctx.rope(&mut q, heads, RopeLayout::Halves, angles)?;
+            ctx.rope(&mut k, heads, RopeLayout::Halves, angles)?;
+        }
+        ctx.write_kv(arena, 0, batch, [&k, &v])?;
+        let shape = shape(&self.config, attention.and_then(|(_, attention)| attention.window));
+        ctx.kv_attention(arena, 0, batch, &shape, None, &q)
+    }
+
+    /// Attention text by text, with a bias for each.
+    fn biased_attention(
+        &self,
+        ctx: &Context<'_, B>,
+        [mut q, k, v]: [Tensor<B>; 3],
+        texts: &TextBatch,
+        biases: &[Tensor<B>],
+    ) -> Result<Tensor<B>> {
+        ctx.multiply(&mut q, (self.config.head_width() as f32).sqrt().recip())?;
+        let mut output = ctx.zeros(q.shape())?;
+        for (text, bias) in texts.ranges().zip(biases) {
+            let [q, k, v] = [ctx.rows(&q, text.clone())?, ctx.rows(&k, text.clone())?, ctx.rows(&v, text.clone())?];
+            let of_text = ctx.biased_attention([&q, &k, &v], self.config.heads, bias)?;
+            ctx.write_rows(&mut output, text.start, &of_text)?;
+        }
+        Ok(output)
+    }
+
     /// An upper bound of the bytes of a pass over `tokens` tokens in `texts` texts, including scratch buffers.
     pub fn pass_bytes(config: &EncoderConfig, backend: &B, tokens: usize, texts: usize) -> u64 {
         let EncoderConfig { width, inner, heads, .. } = *config;
@@ -228,7 +288,14 @@ impl<B: PagedAttention> Encoder<B> {
         // The residual stream and its copy on the host, angles, the tensors of one layer, and quantised activations.
         let angles = kinds * width / heads;
         let floats = tokens * (2 * width + 5 * width.max(inner) + width.max(inner) + angles);
-        let attention = backend.kv_attention_bytes(&shape(config, None), tokens, tokens.min(config.context));
+        let attention = match config.positions {
+            // The biases of all texts, the scores of one, and its queries, keys, values and result.
+            Positions::Table { relative_buckets: Some(_), .. } => {
+                let longest = tokens.min(config.context);
+                (heads * (2 * tokens + 2 * longest * longest) + 5 * longest * width) * size_of::<f32>()
+            }
+            _ => backend.kv_attention_bytes(&shape(config, None), tokens, tokens.min(config.context)),
+        };
         (floats * size_of::<f32>() + attention) as u64 + arena_bytes([heads, width / heads], tokens, texts)
     }
 }

@@ -17,6 +17,8 @@ pub enum Family {
     Roberta,
     /// Nussbaum et al. 2024, <https://arxiv.org/abs/2402.01613>.
     Nomic,
+    /// Song et al. 2020, <https://arxiv.org/abs/2004.09297>: all-mpnet-base.
+    Mpnet,
     /// Warner et al. 2024, <https://arxiv.org/abs/2412.13663>.
     Modern,
 }
@@ -29,6 +31,7 @@ const MODEL_TYPES: &[(&str, Family)] = &[
     ("xlm-roberta", Family::Roberta),
     ("nomic_bert", Family::Nomic),
     ("modernbert", Family::Modern),
+    ("mpnet", Family::Mpnet),
 ];
 
 /// `general.architecture` in GGUF.
@@ -82,6 +85,26 @@ const DISTIL: Names = Names {
         ("ffn_up", "ffn.lin1"),
         ("ffn_down", "ffn.lin2"),
         ("layer_output_norm", "output_layer_norm"),
+    ],
+};
+
+const MPNET: Names = Names {
+    model: &[
+        ("token_embd", "embeddings.word_embeddings"),
+        ("position_embd", "embeddings.position_embeddings"),
+        ("token_embd_norm", "embeddings.LayerNorm"),
+        ("attn_rel_b", "encoder.relative_attention_bias"),
+    ],
+    layer_prefix: "encoder.layer.",
+    layer: &[
+        ("attn_q", "attention.attn.q"),
+        ("attn_k", "attention.attn.k"),
+        ("attn_v", "attention.attn.v"),
+        ("attn_output", "attention.attn.o"),
+        ("attn_output_norm", "attention.LayerNorm"),
+        ("ffn_up", "intermediate.dense"),
+        ("ffn_down", "output.dense"),
+        ("layer_output_norm", "output.LayerNorm"),
     ],
 };
 
@@ -147,6 +170,7 @@ impl Family {
             Self::Distil => &DISTIL,
             Self::Nomic => &NOMIC,
             Self::Modern => &MODERN,
+            Self::Mpnet => &MPNET,
         }
     }
 
@@ -154,7 +178,7 @@ impl Family {
         match self {
             Self::Bert => BERT_HEAD,
             Self::Distil => DISTIL_HEAD,
-            Self::Roberta => ROBERTA_HEAD,
+            Self::Roberta | Self::Mpnet => ROBERTA_HEAD,
             Self::Nomic => &[],
             Self::Modern => MODERN_HEAD,
         }
@@ -167,6 +191,7 @@ impl Family {
             Self::Distil => "distilbert.",
             Self::Roberta => "roberta.",
             Self::Modern => "model.",
+            Self::Mpnet => "mpnet.",
         }
     }
 }

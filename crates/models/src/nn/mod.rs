@@ -11,6 +11,7 @@ mod mixture_of_experts;
 mod mlp;
 mod norm;
 mod norm_spec;
+mod relative_bias;
 pub mod rope;
 
 pub(super) use super::backend::EmbeddingTable;
@@ -25,3 +26,4 @@ pub(super) use lstm::BidirectionalLstm;
 pub(super) use mixture_of_experts::{MixtureOfExperts, SharedExpert};
 pub(super) use mlp::Mlp;
 pub use norm_spec::NormSpec;
+pub(super) use relative_bias::RelativeBias;

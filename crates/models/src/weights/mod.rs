@@ -8,6 +8,7 @@ mod gguf;
 mod loaded_matrix;
 mod loader;
 mod mxfp4;
+mod mxfp4_files;
 mod safetensors;
 mod stacked_experts;
 mod tensor_rows;

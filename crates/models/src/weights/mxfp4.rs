@@ -1,34 +1,19 @@
 //! Matrices in MXFP4 whose codes and scales are tensors of their own, as in OpenAI's checkpoints of gpt-oss
 //! (<https://arxiv.org/abs/2508.10925>): `NAME_blocks`, `[experts, rows, groups, 16]`, and `NAME_scales`, `[experts, rows, groups]`, both
 //! of bytes. A group is 32 weights of a row. The rest of the code sees them as one tensor NAME, `[experts, rows, 32 * groups]`.
-//!
-//! A byte of the codes holds two adjacent weights, the first one in the low bits. In GGUF's blocks, which kernels read, it holds weights
-//! that are 16 apart.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 
+use super::mxfp4_files::{CODES, Mxfp4Files};
 use super::{Rows, flat};
 use crate::backend::DType;
 use crate::error::ModelError;
 use crate::safetensors::{MXFP4_CODES, MXFP4_SCALES, ModelFolder, TensorInfo};
 
-/// Bytes of a group's codes.
-const CODES: usize = 16;
-/// Rows that are read at once.
-const CHUNK_ROWS: usize = 32;
-
 /// A tensor whose codes and scales are tensors of their own.
 pub(super) struct Mxfp4Tensor<'a> {
     blocks: (&'a TensorInfo, &'a File),
     scales: (&'a TensorInfo, &'a File),
-}
-
-/// The files and the offsets of the first row of codes and scales.
-#[derive(Debug)]
-pub(super) struct Mxfp4Files<'a> {
-    codes: (&'a File, u64),
-    scales: (&'a File, u64),
 }
 
 impl ModelFolder {
@@ -97,41 +82,6 @@ impl<'a> Mxfp4Tensor<'a> {
                 blocks.name, scales.name, scales.shape
             ))),
         }
-    }
-}
-
-impl Mxfp4Files<'_> {
-    /// Reads rows of `columns` weights from row `first` on, as GGUF's blocks.
-    pub fn read(&self, columns: usize, first: usize, out: &mut [u8]) -> Result<(), ModelError> {
-        let groups = columns / DType::MXFP4.block();
-        let block_bytes = DType::MXFP4.block_bytes();
-        let (mut codes, mut scales) = (Vec::new(), Vec::new());
-        for (index, out) in out.chunks_mut((CHUNK_ROWS * groups * block_bytes).max(1)).enumerate() {
-            let blocks = out.len() / block_bytes;
-            codes.resize(blocks * CODES, 0);
-            scales.resize(blocks, 0);
-            let row = (first + index * CHUNK_ROWS) as u64;
-            read_at(self.codes, row * (groups * CODES) as u64, &mut codes)?;
-            read_at(self.scales, row * groups as u64, &mut scales)?;
-            for ((block, codes), scale) in out.chunks_exact_mut(block_bytes).zip(codes.as_chunks().0).zip(&scales) {
-                write_block(*scale, codes, block);
-            }
-        }
-        Ok(())
-    }
-}
-
-fn read_at((file, start): (&File, u64), skip: u64, out: &mut [u8]) -> Result<(), ModelError> {
-    file.read_exact_at(out, start + skip)
-        .map_err(|error| ModelError::Checkpoint(format!("the file cannot be read: {error}")))
-}
-
-/// Writes a block of GGUF: the scale, and in byte `i` the weights `i` and `i + 16`.
-fn write_block(scale: u8, codes: &[u8; CODES], block: &mut [u8]) {
-    let weight = |index: usize| codes[index / 2] >> (4 * (index % 2)) & 15;
-    if let Some((head, block)) = block.split_first_mut() {
-        *head = scale;
-        block.iter_mut().enumerate().for_each(|(i, byte)| *byte = weight(i) | weight(i + CODES) << 4);
     }
 }
 

@@ -197,6 +197,7 @@ impl Weights for ModelFolder {
                 Some(format!("language_model.lm_head.{ending}"))
             }
             None if stem == "output" => Some(format!("lm_head.{ending}")),
+            None if stem == "cls.output" => Some(format!("score.{ending}")),
             None => {
                 let own = family().and_then(|family| find(family.tensor_names, stem));
                 Some(format!("{}{}.{ending}", self.prefix(), own.or_else(|| find(MODEL_NAMES, stem))?))

@@ -88,8 +88,9 @@ impl<'a> StackedExperts<'a, '_> {
                 let dtype =
                     info.float().ok_or_else(|| self.error(&format!("has the unsupported type {}", info.dtype)))?;
                 let (storage, shape) = (Storage::File(file), info.shape.as_slice());
-                let stored = StoredTensor { name: self.name, storage, start: info.start, shape, dtype };
-                Rows::from_bytes(dtype, count, columns, self.transposed(stored, range, outputs)?)
+                let stored = StoredTensor { name: self.name, storage, start: info.start, shape, stored: dtype.into() };
+                let bytes = self.transposed((stored, dtype.block_bytes()), range, outputs)?;
+                Rows::from_bytes(dtype, count, columns, bytes)
             }
         }
     }
@@ -98,14 +99,19 @@ impl<'a> StackedExperts<'a, '_> {
         ModelError::Checkpoint(format!("tensor {} {problem}", self.name))
     }
 
-    /// These outputs, of those of all experts, as rows.
-    fn transposed(&self, stored: StoredTensor<'_>, range: Range<usize>, outputs: usize) -> Result<Vec<u8>, ModelError> {
+    /// These outputs, of those of all experts, as rows. `size`: bytes of an element.
+    fn transposed(
+        &self,
+        (stored, size): (StoredTensor<'_>, usize),
+        range: Range<usize>,
+        outputs: usize,
+    ) -> Result<Vec<u8>, ModelError> {
         let inputs = if stored.shape.len() > 2 { flat(stored.shape).0 / stored.shape[0].max(1) } else { 1 };
         let mut bytes = Vec::new();
         for (expert, own) in by_part(range, outputs) {
             let elements = stored.rows(expert * inputs, inputs)?.bytes()?;
             let order: Vec<usize> = own.map(|output| self.stored_output(output, outputs)).collect();
-            transpose(&elements, [outputs, stored.dtype.block_bytes()], &order, &mut bytes);
+            transpose(&elements, [outputs, size], &order, &mut bytes);
         }
         Ok(bytes)
     }

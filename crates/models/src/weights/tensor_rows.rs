@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use crate::backend::{DType, dequantise};
 use half::{bf16, f16};
 
-use super::mxfp4::Mxfp4Files;
+use super::mxfp4_files::Mxfp4Files;
 use crate::error::ModelError;
 use crate::gguf::StoredType;
 

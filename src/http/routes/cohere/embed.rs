@@ -9,6 +9,7 @@ use utoipa_actix_web::service_config::ServiceConfig;
 use super::meta::{IGNORED, Meta};
 use super::quantization;
 use crate::calls::embeddings::EmbeddingCall;
+use crate::calls::prompt::prompt_choice::PromptChoice;
 use crate::calls::prompt::text_input::{TextField, TextInput};
 use crate::engine::InputType;
 use crate::error::{Error, Result};
@@ -54,7 +55,6 @@ pub struct EmbedRequest {
 enum Purpose {
     SearchDocument,
     SearchQuery,
-    /// This one and the next have no prompt.
     Classification,
     Clustering,
 }
@@ -177,11 +177,13 @@ impl EmbedRequest {
             fields: vec![(field, inputs.len())],
             inputs,
             dimensions: self.output_dimension,
-            input_type: match self.input_type {
+            prompt: PromptChoice::Purpose(match self.input_type {
                 Some(Purpose::SearchDocument) => InputType::Document,
                 Some(Purpose::SearchQuery) => InputType::Query,
-                Some(Purpose::Classification | Purpose::Clustering) | None => InputType::Unspecified,
-            },
+                Some(Purpose::Classification) => InputType::Classification,
+                Some(Purpose::Clustering) => InputType::Clustering,
+                None => InputType::Unspecified,
+            }),
             truncate: self.truncate != Some(Truncate::None),
             max_tokens: None,
         };

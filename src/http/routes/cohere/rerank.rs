@@ -67,6 +67,7 @@ impl RerankRequest {
         Ok(RerankCall {
             model: Some(self.model),
             query: self.query,
+            instruction: None,
             documents,
             document_field: DOCUMENTS,
             top_n: self.top_n,

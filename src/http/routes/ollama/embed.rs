@@ -12,6 +12,7 @@ use super::model_name::model_id;
 use super::options;
 use super::response::nanoseconds;
 use crate::calls::embeddings::{Embedded, EmbeddingCall};
+use crate::calls::prompt::prompt_choice::PromptChoice;
 use crate::calls::prompt::text_input::{TextField, TextInput};
 use crate::engine::InputType;
 use crate::error::{Error, Result};
@@ -136,7 +137,7 @@ fn call(model: &str, texts: Vec<String>, single: bool, num_ctx: Option<u32>) -> 
         inputs: texts.into_iter().map(TextInput::Text).collect(),
         fields: vec![(TextField { name: "input", single }, count)],
         dimensions: None,
-        input_type: InputType::Unspecified,
+        prompt: PromptChoice::Purpose(InputType::Unspecified),
         truncate: true,
         max_tokens: num_ctx.map(|count| (count, options::NUM_CTX)),
     }

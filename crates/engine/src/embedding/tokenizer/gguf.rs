@@ -1,5 +1,7 @@
 //! Builds a `tokenizers` tokenizer from a GGUF vocabulary: BERT's WordPiece (`tokenizer.ggml.model = bert`),
-//! SentencePiece unigram (`t5`) or byte-level BPE (`gpt2`).
+//! SentencePiece unigram (`t5`), SentencePiece BPE (`llama`) or byte-level BPE (`gpt2`).
+
+use std::collections::HashMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,7 +10,7 @@ use tokenizers::normalizers::NFC;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{PostProcessorWrapper, Tokenizer};
 
-use crate::tokenizer::{self, GgufVocabulary};
+use crate::tokenizer::{self, GgufVocabulary, META_SPACE};
 use outpost_models::gguf::Metadata;
 
 /// The error for a tokenizer that the library refuses.
@@ -20,7 +22,7 @@ pub fn unusable(error: impl std::fmt::Display) -> String {
 pub fn check(metadata: &Metadata) -> Result<(), String> {
     match metadata.text("tokenizer.ggml.model") {
         Some("bert" | "t5") => Ok(()),
-        Some("gpt2") => tokenizer::check(metadata).map(drop),
+        Some("gpt2" | "llama") => tokenizer::check(metadata).map(drop),
         other => Err(format!("the tokenizer {} is not supported for embeddings", other.unwrap_or("without a name"))),
     }
 }
@@ -31,6 +33,7 @@ pub fn read(metadata: &Metadata) -> Result<Tokenizer, String> {
     match metadata.text("tokenizer.ggml.model") {
         Some("bert") => word_piece(&table),
         Some("t5") => unigram(&table),
+        Some("llama") => sentencepiece_bpe(&table),
         _ => byte_level_bpe(&table),
     }
 }
@@ -116,14 +119,78 @@ fn unigram(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
     Ok(tokenizer)
 }
 
+/// A pair of adjacent symbols that become one.
+struct Merge<'a> {
+    /// That of the result.
+    score: f32,
+    ids: [usize; 2],
+    parts: [&'a str; 2],
+}
+
+/// A decoder's SentencePiece BPE, with BOS and EOS tokens if the file asks for them. Merges are those of transformers'
+/// converter: each pair of pieces whose concatenation is a piece, the best score first, and of equal ones the longest parts.
+fn sentencepiece_bpe(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
+    // Files have the spaces of user-defined pieces as such.
+    let defined: HashMap<usize, String> =
+        table.user_defined().map(|(id, text)| (id, text.replace(' ', META_SPACE))).collect();
+    let pieces = || table.each().map(|(id, text)| (id, defined.get(&id).unwrap_or(text).as_str()));
+    let mut ids: HashMap<&str, usize> = HashMap::with_capacity(table.texts.len());
+    pieces().for_each(|(id, text)| {
+        ids.entry(text).or_insert(id);
+    });
+    let mut merges: Vec<Merge<'_>> = Vec::new();
+    for ((id, text), score) in pieces().zip(table.scores()?) {
+        // The converter to GGUF gives user-defined pieces the worst score.
+        let score = if defined.contains_key(&id) { 0. } else { score };
+        let splits = text.char_indices().skip(1).map(|(at, _)| text.split_at(at));
+        let merge =
+            |(left, right)| Some(Merge { score, ids: [*ids.get(left)?, *ids.get(right)?], parts: [left, right] });
+        let first = merges.len();
+        merges.extend(splits.filter_map(merge));
+        if let Some(of_piece) = merges.get_mut(first..) {
+            of_piece.sort_by_key(|merge| merge.ids);
+        }
+    }
+    merges.sort_by(|one, other| {
+        let lengths = |merge: &Merge<'_>| merge.parts.map(|part| part.chars().count());
+        other.score.total_cmp(&one.score).then_with(|| lengths(other).cmp(&lengths(one)))
+    });
+    let merges: Vec<[&str; 2]> = merges.into_iter().map(|merge| merge.parts).collect();
+    let added = table.added_tokens().map(|(id, text)| added_token(id, defined.get(&id).unwrap_or(text)));
+    let added: Vec<_> = added.collect();
+    let unknown = table.id("tokenizer.ggml.unknown_token_id").and_then(|id| table.texts.get(id as usize));
+    let adds_space = table.metadata.flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
+    let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": META_SPACE});
+    let normalizers = match adds_space {
+        true => vec![json!({"type": "Prepend", "prepend": META_SPACE}), spaces],
+        false => vec![spaces],
+    };
+    let mut tokenizer: Tokenizer = serde_json::from_value(json!({
+        "version": "1.0",
+        "added_tokens": added,
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "model": {"type": "BPE", "unk_token": unknown, "fuse_unk": true, "byte_fallback": true, "vocab": ids, "merges": merges},
+    }))
+    .map_err(unusable)?;
+    add_bos_and_eos(&mut tokenizer, table, true)?;
+    Ok(tokenizer)
+}
+
 /// A decoder's byte-level BPE, with BOS and EOS tokens if the file asks for them.
 fn byte_level_bpe(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
     let mut tokenizer = table.tokenizer()?;
     // Qwen's tokenizer.json normalizes to NFC; GGUF has no key for it.
     let uses_nfc = table.metadata.text("tokenizer.ggml.pre") == Some("qwen2");
     tokenizer.with_normalizer(uses_nfc.then_some(NFC)).map_err(unusable)?;
+    add_bos_and_eos(&mut tokenizer, table, false)?;
+    Ok(tokenizer)
+}
+
+/// `adds_bos`: whether the BOS token is added if the file does not say so.
+fn add_bos_and_eos(tokenizer: &mut Tokenizer, table: &GgufVocabulary<'_>, adds_bos: bool) -> Result<(), String> {
     let special_token = |name: &str| -> Result<Option<(String, u32)>, String> {
-        if table.metadata.flag(&format!("tokenizer.ggml.add_{name}_token")) != Some(true) {
+        let adds = table.metadata.flag(&format!("tokenizer.ggml.add_{name}_token"));
+        if !adds.unwrap_or(adds_bos && name == "bos") {
             return Ok(None);
         }
         let id = table.required_id(&format!("tokenizer.ggml.{name}_token_id"))?;
@@ -135,5 +202,5 @@ fn byte_level_bpe(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
     let pair: Vec<_> = single.iter().cloned().chain(Some("$B".to_owned())).chain(word(&eos)).collect();
     let special_tokens = bos.into_iter().chain(eos).collect();
     tokenizer.with_post_processor(Some(template_processor(&single.join(" "), &pair.join(" "), special_tokens)?));
-    Ok(tokenizer)
+    Ok(())
 }

@@ -5,6 +5,7 @@
 //! here have no part in these grammars. They are left open, and refused for a strict tool.
 
 mod builder;
+mod literal_style;
 mod literals;
 mod tagged;
 
@@ -19,7 +20,7 @@ use crate::text::tools::{ArgumentStyle, InputFormat, Tool};
 use builder::{Builder, names};
 
 pub(super) use builder::{Budget, ParameterGrammar};
-pub(super) use literals::LiteralStyle;
+pub(super) use literal_style::LiteralStyle;
 
 /// Keywords of the schema of all arguments that are enforced here, or that say nothing about them.
 const KNOWN: [&str; 12] = [

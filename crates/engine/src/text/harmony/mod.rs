@@ -70,7 +70,7 @@ impl HarmonySyntax {
             return &[];
         }
         let first = message.iter().position(|id| self.is_marker(*id)).unwrap_or(message.len());
-        let last = message.iter().position(|id| *id == self.tokens.message).map_or(first, |at| at + 1);
+        let last = message.iter().position(|id| *id == self.tokens.message).map_or(message.len(), |at| at + 1);
         message.get(first..last).unwrap_or_default()
     }
 

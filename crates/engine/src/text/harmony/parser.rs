@@ -439,7 +439,9 @@ impl Header {
 
     /// The tool that the message is for. It stands after the role or after the channel.
     fn recipient(&self) -> Option<&str> {
-        let parts = self.channel.as_deref().into_iter().chain([self.earlier.as_str(), self.role.as_str()]);
+        let role =
+            self.role.strip_prefix(ASSISTANT).filter(|rest| rest.trim_start().starts_with(TO)).unwrap_or_default();
+        let parts = self.channel.as_deref().into_iter().chain([self.earlier.as_str(), role]);
         let mut recipients = parts.filter_map(|part| part.rsplit_once(TO)?.1.split_whitespace().next());
         recipients.find(|recipient| !PEOPLE.contains(recipient))
     }

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::weights::Loader;
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a pipeline has at most three")]
 pub(super) enum TextEncoder<B: Recurrent> {
     Clip(Clip<B>),
     T5(T5<B>),

@@ -5,17 +5,14 @@
 //! masked, as in the training of the diffusion models.
 
 mod config;
-mod relative_bias;
 
 pub use config::T5Config;
-
-use relative_bias::RelativeBias;
 
 use super::layers::linear;
 use crate::backend::{Backend, Norm, Tensor};
 use crate::error::ModelError;
 use crate::error::Result;
-use crate::nn::{Context, EmbeddingTable, Linear, Mlp};
+use crate::nn::{Context, EmbeddingTable, Linear, Mlp, RelativeBias};
 use crate::weights::Loader;
 
 #[derive(Debug)]
@@ -52,7 +49,8 @@ impl<B: Backend> T5<B> {
             relative_bias: RelativeBias::load(
                 loader,
                 "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
-                &config,
+                [config.buckets, config.heads],
+                config.max_distance,
             )?,
             layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
             final_norm: Norm::load_rms_norm(loader, "encoder.final_layer_norm", width, epsilon, 0.)?,

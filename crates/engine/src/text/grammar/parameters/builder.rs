@@ -3,7 +3,7 @@
 use llguidance::api::GrammarWithLexer;
 use serde_json::{Value, json};
 
-use super::literals::LiteralStyle;
+use super::literal_style::LiteralStyle;
 use crate::text::grammar::error::GrammarError;
 use crate::text::grammar::part::{Part, Unenforced};
 use crate::text::grammar::schema::{self, Multiples};

@@ -1,14 +1,12 @@
-//! The bias of attention scores by relative position.
+//! The bias of attention scores by relative position, as in T5 (Raffel et al. 2020, <https://arxiv.org/abs/1910.10683>).
 
-use super::T5Config;
-use crate::backend::{Backend, Tensor};
+use crate::backend::{Backend, EmbeddingTable, Tensor};
 use crate::error::Result;
-use crate::nn::EmbeddingTable;
 use crate::weights::Loader;
 
 /// The relative position bias.
 #[derive(Debug)]
-pub(super) struct RelativeBias {
+pub(crate) struct RelativeBias {
     /// `[buckets, heads]`
     table: EmbeddingTable,
     heads: usize,
@@ -17,8 +15,13 @@ pub(super) struct RelativeBias {
 }
 
 impl RelativeBias {
-    pub fn load<B: Backend>(loader: &Loader<'_, B>, stem: &str, config: &T5Config) -> Result<Self> {
-        let T5Config { heads, buckets, max_distance, .. } = *config;
+    /// Reads the table of this stem, `[buckets, heads]`. Distances from `max_distance` on share a bucket.
+    pub fn load<B: Backend>(
+        loader: &Loader<'_, B>,
+        stem: &str,
+        [buckets, heads]: [usize; 2],
+        max_distance: usize,
+    ) -> Result<Self> {
         Ok(Self { table: loader.table(stem, buckets, heads)?, heads, buckets, max_distance })
     }
 
