@@ -70,6 +70,8 @@ pub struct Decoder<B: Recurrent> {
     ropes: Vec<Rope>,
     /// Where each layer keeps its part of a sequence; `None`: it has no mixer.
     places: Vec<Option<StatePlace>>,
+    /// Of each group of attention, whether there are layers in it. A group without layers only stands for positions.
+    used_groups: Vec<bool>,
     /// The projections of the layers, which adapters may target.
     projections: Vec<LoadedMatrix>,
     backend: B,
@@ -131,6 +133,8 @@ impl<B: Recurrent> Decoder<B> {
         let projections = loader.matrices();
         let mtp = config.mtp.as_ref().map(|plan| MtpHead::load(loader, &config, plan)).transpose()?;
         let places = state_places(&config, B::RELEASES_KV_BLOCKS);
+        let groups = config.layer_groups(B::RELEASES_KV_BLOCKS);
+        let used_groups = groups.iter().map(|(_, layers)| !layers.is_empty()).collect();
         let (_binding, backend) = (backend.thread_binding(), backend.clone());
         Ok(Self {
             _binding,
@@ -143,6 +147,7 @@ impl<B: Recurrent> Decoder<B> {
             mtp,
             ropes,
             places,
+            used_groups,
             projections,
             backend,
         })
@@ -220,12 +225,6 @@ impl<B: Recurrent> Decoder<B> {
     ) -> Result<Vec<Angles<B>>> {
         let positions = || rows().flat_map(|(range, long)| range.map(move |position| (position, long)));
         self.ropes.iter().map(|rope| rope.angles(&self.backend, tokens, positions)).collect()
-    }
-
-    /// Of each group of attention, whether there are layers in it. A group without layers only stands for positions.
-    fn used_groups(&self) -> Vec<bool> {
-        let groups = self.config.layer_groups(B::RELEASES_KV_BLOCKS);
-        groups.iter().map(|(_, layers)| !layers.is_empty()).collect()
     }
 
     /// The final hidden states after the output norm.
@@ -343,23 +342,22 @@ impl<B: Recurrent> CausalLm for Decoder<B> {
         let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens).copied().collect();
         let angles =
             self.angles(tokens.len(), || rows.iter().map(|row| (row.start..row.start + row.tokens.len(), row.long)))?;
-        let used_groups = self.used_groups();
         let batches = |slices: &dyn Fn(usize) -> Result<Vec<SequenceSlice>>| {
-            let batch = |(group, is_used): (usize, &bool)| is_used.then(|| ctx.batch(slices(group)?)).transpose();
-            used_groups.iter().enumerate().map(batch).collect::<Result<Vec<_>>>()
+            let batch =
+                |(group, is_used): (usize, &bool)| is_used.then(|| self.backend.batch(slices(group)?)).transpose();
+            self.used_groups.iter().enumerate().map(batch).collect::<Result<Vec<_>>>()
         };
         let states = if recurrent.is_some() { sequence_states(rows)? } else { Vec::new() };
         let mut x = self.embed(&ctx, &tokens)?;
         self.write_embedded(&ctx, &mut x, rows)?;
-        let per_layer = self.per_layer_inputs(&ctx, &per_layer_tokens(rows), &x)?;
+        let per_layer =
+            self.per_layer.as_ref().map(|own| own.forward(&ctx, &per_layer_tokens(rows), &x)).transpose()?;
         let y = ctx.zeros(x.shape())?;
         let mut stream = Some(ResidualStream { x, y });
-        let all =
-            LayerTokens { batches: batches(&|group| sequence_slices(rows, group))?, ctx: &ctx, angles, per_layer };
+        let all = LayerTokens { batches: batches(&|group| sequence_slices(rows, group))?, ctx, angles, per_layer };
         // After the last layer that keeps something of all tokens, only those with logits are computed; with a layer for multi-token
         // prediction, all.
         let last_stateful = if self.mtp.is_some() { self.layers.len() } else { self.config.last_stateful_layer() };
-        let logit_ctx = ctx.for_rows(&logit_tokens);
         let mut selected = None;
         for (index, (layer, place)) in self.layers.iter().zip(&self.places).enumerate() {
             let Some(before) = stream else { break };
@@ -384,22 +382,22 @@ impl<B: Recurrent> CausalLm for Decoder<B> {
             let is_followed = index == last_stateful && index + 1 < self.layers.len();
             if is_followed && !logit_tokens.is_empty() && logit_tokens.len() < tokens.len() {
                 let batches = batches(&|group| logit_slices(rows, group))?;
-                selected = Some(all.select(&logit_ctx, batches, &logit_tokens)?);
+                selected = Some(all.select(batches, &logit_tokens)?);
             }
         }
         let (hidden, kept) = match (&self.mtp, stream) {
             (_, None) => (None, Vec::new()),
-            (None, Some(mut stream)) => (Some(self.apply_output_norm(&ctx, &mut stream)?), Vec::new()),
+            (None, Some(mut stream)) => (Some(self.apply_output_norm(&all.ctx, &mut stream)?), Vec::new()),
             (Some(head), Some(stream)) => {
                 let arena = arenas.into_iter().next().zip(all.batches.first().and_then(Option::as_ref));
                 let missing = || ModelError::Compute("there is no arena for the layer that drafts".to_owned());
                 let hidden = self.write_mtp(head, rows, stream, &all.angles, arena.ok_or_else(missing)?)?;
-                let kept = kept_states(&ctx, rows, &hidden)?;
-                let selected = (!logit_tokens.is_empty()).then(|| ctx.gather_rows(&hidden, &logit_tokens));
+                let kept = kept_states(&all.ctx, rows, &hidden)?;
+                let selected = (!logit_tokens.is_empty()).then(|| all.ctx.gather_rows(&hidden, &logit_tokens));
                 (selected.transpose()?, kept)
             }
         };
-        let values = self.logits(&ctx, &self.output, hidden)?;
+        let values = self.logits(&all.ctx, &self.output, hidden)?;
         Ok(Logits { values, vocabulary: self.config.vocabulary, counts, hidden: kept })
     }
 
@@ -418,7 +416,7 @@ impl<B: Recurrent> CausalLm for Decoder<B> {
 
 /// What layers need of the tokens that they compute.
 struct LayerTokens<'a, B: Recurrent> {
-    ctx: &'a Context<'a, B>,
+    ctx: Context<'a, B>,
     /// By group of attention; `None`: no layer is in it, and it only stands for positions.
     batches: Vec<Option<B::Batch>>,
     angles: Vec<Angles<B>>,
@@ -427,17 +425,14 @@ struct LayerTokens<'a, B: Recurrent> {
 
 impl<B: Recurrent> LayerTokens<'_, B> {
     /// Those of some tokens, in ascending order.
-    fn select<'a>(
-        &self,
-        ctx: &'a Context<'a, B>,
-        batches: Vec<Option<B::Batch>>,
-        tokens: &[usize],
-    ) -> Result<LayerTokens<'a, B>> {
+    fn select(&self, batches: Vec<Option<B::Batch>>, tokens: &[usize]) -> Result<Self> {
+        let ctx = self.ctx.for_rows(tokens);
         let angles = self.angles.iter().map(|Angles { cos, sin }| {
             Ok(Angles { cos: ctx.gather_rows(cos, tokens)?, sin: ctx.gather_rows(sin, tokens)? })
         });
-        let per_layer = self.per_layer.as_ref().map(|inputs| inputs.for_tokens(ctx, tokens)).transpose()?;
-        Ok(LayerTokens { ctx, batches, angles: angles.collect::<Result<_>>()?, per_layer })
+        let angles = angles.collect::<Result<_>>()?;
+        let per_layer = self.per_layer.as_ref().map(|inputs| inputs.for_tokens(&ctx, tokens)).transpose()?;
+        Ok(Self { ctx, batches, angles, per_layer })
     }
 }
 

@@ -268,7 +268,7 @@ pub struct DecoderFamily {
     pub gated: bool,
     /// Tensors whose names in Hugging Face's files are not Llama's. The stems are those of GGUF.
     pub tensor_names: &'static [(&'static str, &'static str)],
-    /// Tensors of layers whose names in Hugging Face's files do not end in `.weight`.
+    /// Tensors of layers whose names in Hugging Face's files end neither in `.weight` nor in `.bias`.
     pub bare_names: &'static [(&'static str, &'static str)],
     /// Checkpoints may have a layer for multi-token prediction, as Qwen3-Next has it.
     pub mtp: bool,
@@ -319,6 +319,7 @@ const GEMMA4_BARE_NAMES: &[(&str, &str)] = &[
     ("ffn_gate_up_exps", "experts.gate_up_proj"),
     ("ffn_down_exps", "experts.down_proj"),
 ];
+
 /// The names of GLM-4's norms after the first one of a layer.
 const GLM4_NAMES: &[(&str, &str)] = &[
     ("post_attention_norm", "post_self_attn_layernorm"),
@@ -404,6 +405,7 @@ const LFM2: DecoderFamily = DecoderFamily {
     rope_base: 1_000_000.,
     recurrent: Some(RecurrentMixer::ShortConv),
     tensor_names: LFM2_NAMES,
+    bare_names: &[("exp_probs_b", "feed_forward.expert_bias")],
     adapter_modules: LFM2_MODULES,
     ..LLAMA
 };
@@ -422,6 +424,7 @@ const QWEN35: DecoderFamily = DecoderFamily {
     zero_centred_norms: true,
     mtp: true,
     tensor_names: QWEN35_NAMES,
+    bare_names: &[("ssm_a", "linear_attn.A_log"), ("ssm_dt", "linear_attn.dt_bias")],
     adapter_modules: QWEN35_MODULES,
     ..LLAMA
 };
@@ -435,6 +438,12 @@ const NEMOTRON_H: DecoderFamily = DecoderFamily {
     single_sublayers: true,
     gated: false,
     tensor_names: NEMOTRON_NAMES,
+    bare_names: &[
+        ("ssm_a", "mixer.A_log"),
+        ("ssm_dt", "mixer.dt_bias"),
+        ("ssm_d", "mixer.D"),
+        ("exp_probs_b", "mixer.gate.e_score_correction_bias"),
+    ],
     adapter_modules: NEMOTRON_MODULES,
     experts: Some(ExpertRules {
         weights: RouterWeights::Sigmoid,
@@ -492,6 +501,7 @@ const GPT_OSS: DecoderFamily = DecoderFamily {
     head_width: Some(64),
     attention_sinks: true,
     tensor_names: &[("ffn_gate_inp", "mlp.router")],
+    bare_names: &[("attn_sinks", "self_attn.sinks")],
     experts: Some(ExpertRules { biases: true, transposed: true, ..MIXTRAL_EXPERTS }),
     ..LLAMA
 };
@@ -644,6 +654,7 @@ pub const FAMILIES: &[DecoderFamily] = &[
         multipliers: Multipliers::Granite,
         recurrent: Some(RecurrentMixer::Mamba2),
         tensor_names: GRANITE_HYBRID_NAMES,
+        bare_names: &[("ssm_a", "mamba.A_log"), ("ssm_dt", "mamba.dt_bias"), ("ssm_d", "mamba.D")],
         adapter_modules: GRANITE_HYBRID_MODULES,
         experts: Some(ExpertRules { shared: Some(SharedExpert::Plain), ..MIXTRAL_EXPERTS }),
         ..LLAMA

@@ -77,7 +77,7 @@ fn steps(tokens: &[String], scripts: &[Script]) -> Vec<(Vec<usize>, usize)> {
 
 /// The tokens of a text: special tokens and markers, otherwise bytes.
 fn tokenized(tokens: &[String], text: &str) -> Vec<usize> {
-    let is_plain = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    let bytes = tiny_model::bytes_in_order();
     let (mut ids, mut rest) = (Vec::new(), text);
     while let Some(first) = rest.bytes().next() {
         let marked = tokens.iter().enumerate().filter(|(_, token)| token.len() > 3 && rest.starts_with(token.as_str()));
@@ -87,9 +87,7 @@ fn tokenized(tokens: &[String], text: &str) -> Vec<usize> {
             continue;
         }
         assert!(first.is_ascii(), "{text:?} has a character beyond ASCII");
-        // The other bytes follow those that stand for themselves.
-        let before = (0..first).filter(|byte| is_plain(*byte) == is_plain(first)).count();
-        ids.push(if is_plain(first) { before } else { (0..=u8::MAX).filter(|byte| is_plain(*byte)).count() + before });
+        ids.extend(bytes.iter().position(|byte| *byte == first));
         rest = &rest[1..];
     }
     ids

@@ -367,11 +367,25 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
     (out, entries)
 }
 
+/// The tokens of single bytes in a byte-level tokenizer: first the bytes that are printed as they are, then the others.
+pub fn byte_alphabet() -> Vec<String> {
+    let plain = bytes_in_order().into_iter().filter(is_printed).map(|byte| char::from(byte).to_string());
+    plain.chain((0x100..0x144u32).map(|code| char::from_u32(code).unwrap().to_string())).collect()
+}
+
+/// The bytes of [`byte_alphabet`].
+pub fn bytes_in_order() -> Vec<u8> {
+    let (printed, others): (Vec<u8>, Vec<u8>) = (0..=u8::MAX).partition(is_printed);
+    [printed, others].concat()
+}
+
+fn is_printed(byte: &u8) -> bool {
+    matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
+}
+
 /// The byte alphabet, the merged tokens, the markers and the special tokens.
 pub fn vocabulary(options: &TinyModel) -> Vec<String> {
-    let plain = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
-    let mut tokens: Vec<String> = (0..=255u8).filter(plain).map(|byte| char::from(byte).to_string()).collect();
-    tokens.extend((0x100..0x144u32).map(|code| char::from_u32(code).unwrap().to_string()));
+    let mut tokens = byte_alphabet();
     tokens.extend(MERGES.iter().map(|merge| merge.replace(' ', "")));
     tokens.extend(options.markers.iter().map(|(marker, _)| (*marker).to_owned()));
     tokens.extend(SPECIALS.iter().map(|special| (*special).to_owned()));

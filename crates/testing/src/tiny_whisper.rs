@@ -7,6 +7,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::tiny_model::{Random, byte_alphabet};
+
 const WIDTH: usize = 16;
 const INNER: usize = 4 * WIDTH;
 const HEADS: usize = 2;
@@ -61,10 +63,7 @@ pub fn write(dir: &Path, name: &str, multilingual: bool) {
 
 /// A byte-level tokenizer without merges.
 fn tokenizer() -> Value {
-    let plain = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
-    let mut letters: Vec<String> = (0..=255_u8).filter(plain).map(|byte| char::from(byte).to_string()).collect();
-    letters.extend((0x100..0x144_u32).map(|code| char::from_u32(code).unwrap().to_string()));
-    let vocabulary: BTreeMap<String, usize> = letters.into_iter().zip(0..).collect();
+    let vocabulary: BTreeMap<String, usize> = byte_alphabet().into_iter().zip(0..).collect();
     let times = (0..TIMESTAMPS).map(|time| format!("<|{}.{:02}|>", time / 50, time % 50 * 2));
     let added = SPECIALS.iter().map(|text| (*text).to_owned()).chain(times).enumerate().map(|(index, text)| {
         json!({
@@ -89,7 +88,7 @@ fn tensors(rows: usize) -> Tensors {
     let mut random = Random(5);
     let mut all: Tensors = Vec::new();
     let mut add = |name: String, shape: &[usize], center: f32, scale: f32| {
-        let values = (0..shape.iter().product()).map(|_| center + scale * random.next()).collect();
+        let values = (0..shape.iter().product()).map(|_| center + scale * random.number()).collect();
         all.push((format!("model.{name}"), shape.to_vec(), values));
     };
     for (index, channels) in [(1, MELS), (2, WIDTH)] {
@@ -144,7 +143,7 @@ fn embedding(rows: usize, random: &mut Random) -> Vec<f32> {
     for id in 0..rows {
         let is_used = letter(id) || (BYTES..first_time + TIMESTAMPS).contains(&id);
         values.push(if is_used { 0. } else { -25. });
-        values.extend((1..WIDTH).map(|_| 0.6 * random.next()));
+        values.extend((1..WIDTH).map(|_| 0.6 * random.number()));
     }
     values
 }
@@ -159,18 +158,4 @@ fn safetensors(tensors: &Tensors) -> Vec<u8> {
     let mut header = Value::Object(header).to_string().into_bytes();
     header.resize(header.len().next_multiple_of(8), b' ');
     [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat()
-}
-
-/// SplitMix64, scaled to numbers from -1 to 1.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^= mixed >> 31;
-        (mixed >> 40) as f32 / (1_u32 << 23) as f32 - 1.
-    }
 }

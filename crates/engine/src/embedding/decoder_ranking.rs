@@ -43,7 +43,7 @@ fn known(name: &str) -> Option<&'static KnownRanker> {
 }
 
 impl DecoderRanking {
-    /// Reads a folder with a decoder. `None`: it does not rank. `heads`: whether it has a classification head.
+    /// Reads a folder with a decoder. `None`: it does not rank. `head_config`: the `config.json` if it has a classification head.
     pub fn from_folder(
         folder: &ModelFolder,
         id: &str,

@@ -67,14 +67,14 @@ impl Model for EncoderModel {
                 let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
                 let has_modules = folder.join(MODULES_FILE).is_file();
                 let is_encoder = Family::from_model_type(model_type).is_some() || model_type == STATIC_MODEL_TYPE;
-                let ranks = is_known_ranker(&info.id) || has_head(config);
-                if !has_modules && !is_encoder && !is_bidirectional(config) && !ranks {
+                let is_known = is_known_ranker(&info.id);
+                if !has_modules && !is_encoder && !is_bidirectional(config) && !is_known && !has_head(config) {
                     return false;
                 }
-                info.kind = kind(config);
-                if info.kind == ModelKind::Embedding && is_known_ranker(&info.id) {
-                    info.kind = ModelKind::Reranker;
-                }
+                info.kind = match kind(config) {
+                    ModelKind::Embedding if is_known => ModelKind::Reranker,
+                    kind => kind,
+                };
                 let folder = ModelFolder::open(folder).map_err(|error| error.to_string());
                 folder.and_then(|folder| check_hugging_face(&folder, &info.id))
             }

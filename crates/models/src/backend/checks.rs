@@ -67,8 +67,9 @@ pub fn recurrence<B: Backend>(
     }
 }
 
-/// Each head has a sink.
-pub fn sinks(shape: &AttentionShape, count: usize) -> Result<()> {
+/// Each head has a sink, if there are any.
+pub fn sinks(shape: &AttentionShape, count: Option<usize>) -> Result<()> {
+    let Some(count) = count else { return Ok(()) };
     check(count == shape.heads, || format!("{count} sinks do not fit {} heads", shape.heads))
 }
 

@@ -1,9 +1,9 @@
 //! The feed-forward network of a decoder layer: dense, or a mixture of experts, or both.
 
-use crate::backend::{Activation, Backend, Norm, NormKind, Tensor};
+use crate::backend::{Activation, Backend, Norm, Tensor};
 use crate::decoder_config::{DecoderConfig, DenseConfig, FeedForwardConfig, MoeConfig, SharedExpertConfig};
 use crate::error::{ModelError, Result};
-use crate::nn::{Context, MixtureOfExperts, Mlp, SharedExpert};
+use crate::nn::{ChannelFactors, Context, MixtureOfExperts, Mlp, SharedExpert};
 use crate::weights::{Candidate, Loader, Role};
 
 #[derive(Debug)]
@@ -20,7 +20,8 @@ pub(super) struct DenseAndExperts<B: Backend> {
     /// The norm of the output of the dense network.
     dense_post_norm: Norm<B>,
     experts: MixtureOfExperts<B>,
-    /// The norms of the inputs of the experts and of their router.
+    /// The norms of the inputs of the experts and of their router. The weights of the latter are divided by the square root of the
+    /// width.
     experts_norm: Norm<B>,
     router_norm: Norm<B>,
     /// The norm of the output of the experts.
@@ -39,13 +40,15 @@ impl<B: Backend> FeedForward<B> {
             FeedForwardConfig::Dense(plan) => Self::Dense(load_dense(loader, width, layer, plan)?),
             FeedForwardConfig::Sparse(plan) => Self::Sparse(load_mixture(loader, width, layer, plan)?),
             FeedForwardConfig::Both(dense, experts) => {
+                let router_norm = format!("blk.{layer}.ffn_gate_inp.scale");
+                let router_factor = (width as f32).sqrt().recip();
                 let norm = |suffix: &str| Norm::load(loader, &format!("blk.{layer}.{suffix}"), width, config.norm);
                 Self::Both(Box::new(DenseAndExperts {
                     dense: load_dense(loader, width, layer, dense)?,
                     dense_post_norm: norm("post_ffw_norm_1")?,
                     experts: load_mixture(loader, width, layer, experts)?,
                     experts_norm: norm("pre_ffw_norm_2")?,
-                    router_norm: load_router_norm(loader, config, layer)?,
+                    router_norm: Norm::load_scaled(loader, &router_norm, width, config.norm, router_factor)?,
                     experts_post_norm: norm("post_ffw_norm_2")?,
                 }))
             }
@@ -70,17 +73,6 @@ impl<B: Backend> DenseAndExperts<B> {
         ctx.add(&mut out, &ctx.norm(&self.experts_post_norm, &of_experts)?)?;
         Ok(out)
     }
-}
-
-/// The norm of a router's input: its weights are divided by the square root of the width.
-fn load_router_norm<B: Backend>(loader: &Loader<'_, B>, config: &DecoderConfig, layer: usize) -> Result<Norm<B>> {
-    if config.norm.kind != NormKind::Rms {
-        return Err(ModelError::checkpoint("routers with layer norms are not supported"));
-    }
-    let factor = (config.width as f32).sqrt().recip();
-    let weights = loader.vector(&format!("blk.{layer}.ffn_gate_inp.scale"), config.width)?.into_iter();
-    let weight = loader.backend().vector(weights.map(|weight| weight * factor).collect())?;
-    Ok(Norm { kind: config.norm.kind, weight, bias: None, epsilon: config.norm.epsilon })
 }
 
 /// Loads the network of a dense layer.
@@ -151,10 +143,7 @@ fn load_mixture<B: Backend>(
         Ok::<_, ModelError>(SharedExpert { mlp, gate: weighted.then(gate).transpose()? })
     };
     let scales = loader.optional_vector(&format!("blk.{layer}.ffn_down_exps.scale"), Role::Weight, count)?;
-    let scales = scales.map(|scales| {
-        let vectors: Vec<f32> = vec![0.; count].into_iter().chain(scales.iter().map(|scale| scale - 1.)).collect();
-        loader.backend().tensor(&vectors, [1, 1, 1, vectors.len()])
-    });
+    let scales = scales.map(|scales| ChannelFactors::new(loader.backend(), &scales));
     Ok(MixtureOfExperts {
         router,
         routing,

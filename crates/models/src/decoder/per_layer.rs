@@ -4,9 +4,11 @@
 //! The table is larger than all other weights of a small model, and a step needs only the rows of its tokens. It stays in the file of the
 //! checkpoint, from which these rows are read; the system keeps in memory what is read often.
 
-use crate::backend::{Activation, Backend, EmbeddingTable, Norm, NormKind, Tensor};
+use std::f32::consts::FRAC_1_SQRT_2;
+
+use crate::backend::{Activation, Backend, EmbeddingTable, Norm, Tensor};
 use crate::decoder_config::{DecoderConfig, PerLayerConfig};
-use crate::error::{ModelError, Result};
+use crate::error::Result;
 use crate::nn::{Context, Linear};
 use crate::weights::{Candidate, Loader};
 
@@ -48,18 +50,12 @@ impl<B: Backend> PerLayerEmbeddings<B> {
     pub fn load(loader: &Loader<'_, B>, config: &DecoderConfig, plan: &PerLayerConfig) -> Result<Self> {
         let DecoderConfig { width: model_width, vocabulary, norm, .. } = *config;
         let (layers, width) = (config.layers.len(), plan.width);
-        if norm.kind != NormKind::Rms {
-            return Err(ModelError::checkpoint("per-layer embeddings with layer norms are not supported"));
-        }
         let total = layers * width;
         let model_proj = loader.optional_matrix("per_layer_model_proj", total, model_width)?;
-        let weights = loader.vector("per_layer_proj_norm", width)?.into_iter();
-        let weights = weights.map(|weight| (weight + norm.offset) * std::f32::consts::FRAC_1_SQRT_2).collect();
-        let weight = loader.backend().vector(weights)?;
         Ok(Self {
             token_embd: loader.table_in_file("per_layer_token_embd", vocabulary, total)?,
             model_proj: model_proj.ok_or_else(|| loader.missing("per_layer_model_proj"))?,
-            proj_norm: Norm { kind: norm.kind, weight, bias: None, epsilon: norm.epsilon },
+            proj_norm: Norm::load_scaled(loader, "per_layer_proj_norm", width, norm, FRAC_1_SQRT_2)?,
             projection_scale: (model_width as f32).sqrt().recip(),
             embedding_scale: (width as f32 / 2.).sqrt(),
             layers,

@@ -3,7 +3,7 @@
 use crate::backend::{Backend, Recurrent};
 use crate::decoder_config::DecoderConfig;
 use crate::error::{ModelError, Result, reject_config};
-use crate::nn::{Context, Linear};
+use crate::nn::Linear;
 use crate::weights::{Candidate, Loader};
 
 /// Where a checkpoint has the head.
@@ -54,14 +54,10 @@ impl<B: Recurrent> ScoreHead<B> {
     /// The logits of each text: one, or those of all labels. `hidden` are the hidden states of the last tokens after the output
     /// norm, `[width]` each.
     pub fn logits(&self, backend: &B, hidden: &[Vec<f32>]) -> Result<Vec<Vec<f32>>> {
-        let ctx = &Context::new(backend);
-        let width = hidden.first().map_or(0, Vec::len);
-        let states = ctx.tensor(&hidden.concat(), [1, hidden.len(), 1, width])?;
-        let logits = ctx.to_vec(&self.output.forward(ctx, &states)?)?;
-        let of_text = |logits: &[f32]| match logits {
+        let of_text = |logits: Vec<f32>| match logits[..] {
             [positive, negative] if self.is_difference => vec![positive - negative],
-            all => all.to_vec(),
+            _ => logits,
         };
-        Ok(logits.chunks_exact(self.output.rows()).map(of_text).collect())
+        Ok(self.output.forward_vectors(backend, hidden)?.into_iter().map(of_text).collect())
     }
 }

@@ -63,7 +63,7 @@ impl DecoderConfig {
         let sizes = head_sizes(&config, family, [kv_heads, head_width], layer_count)?;
         let mut ropes = ropes(&config, family, latent.map_or(sizes.rotated, |latent| [latent.rotated; 2]))?;
         let layer_ropes = ropes.len();
-        // Gemma 2 and 3.
+        // Gemma 2, 3 and 4.
         let has_soft_caps = family.gemma && family.norms.is_after();
         let scale_width = config.float("query_pre_attn_scalar")?.filter(|_| has_soft_caps);
         let soft_cap = |key: &str| if has_soft_caps { config.float(key) } else { Ok(None) };

@@ -30,7 +30,8 @@ pub struct DecoderConfig {
     pub vocabulary: usize,
     pub context: usize,
     pub norm: NormSpec,
-    /// The rotary embeddings that [`AttentionConfig::rope`] refers to. A step computes their angles once for all layers.
+    /// The rotary embeddings that [`AttentionConfig::rope`] and [`AttentionConfig::query_rope`] refer to. A step computes their
+    /// angles once for all layers.
     pub ropes: Vec<RopeSpec>,
     pub layers: Vec<LayerConfig>,
     /// The layer for multi-token prediction, which only drafts. It comes after the others. `None`: it is not loaded.
@@ -387,9 +388,9 @@ impl DecoderConfig {
     }
 
     /// The groups of layers with attention: the window and the layers of each. Layers that read the keys and values of others are in
-    /// none. Layers with the same window are a group, the largest window first. The first group has no window; the layer for multi-token prediction is its last one. If all layers have windows,
-    /// that group has no layers: its blocks take no memory, and stand for the positions in the prefix cache. If `by_window` is not set,
-    /// all layers are one group.
+    /// none. Layers with the same window are a group, the largest window first. The first group has no window; the layer for
+    /// multi-token prediction is its last one. If all layers have windows, that group has no layers: its blocks take no memory, and
+    /// stand for the positions in the prefix cache. If `by_window` is not set, all layers are one group.
     pub(super) fn layer_groups(&self, by_window: bool) -> Vec<(Option<usize>, Vec<usize>)> {
         let layers = self.layers.iter().enumerate();
         let layers = layers.filter_map(|(index, layer)| Some((index, layer.attention()?)));
@@ -628,7 +629,8 @@ impl AttentionConfig {
         if head_width == 0 || !head_width.is_multiple_of(2) {
             return reject_config(format!("heads of width {head_width} cannot be rotated"));
         }
-        self.rope.and_then(|index| ropes.get(index)).map_or(Ok(()), |rope| check_rope(rope, head_width))
+        let own = [self.rope, self.rope.and(self.query_rope)].into_iter().flatten();
+        own.filter_map(|index| ropes.get(index)).try_for_each(|rope| check_rope(rope, head_width))
     }
 
     /// The parameters of the kernels.
@@ -750,6 +752,19 @@ mod tests {
             assert!(error.contains("shares keys and values"), "{error}");
         }
         assert_eq!(config(&[local, None], 0).unwrap().uniform_kv_sizes(), Some([2, 16]));
+    }
+
+    #[test]
+    fn queries_that_grow_rotate_whole_heads() {
+        let mut config = DecoderConfig::for_tests();
+        let growth = super::Growth { beta: 0.1, original: 64 };
+        let query_rope = super::add_query_rope(&mut config.ropes, Some(growth));
+        let attention = super::AttentionConfig { query_rope, ..*config.layers[0].attention().unwrap() };
+        config.layers[1].mixer = Some(MixerConfig::Attention(attention));
+        assert!(config.clone().check().is_ok());
+        config.ropes[1].rotated = 8;
+        let error = config.check().unwrap_err().to_string();
+        assert!(error.contains("queries grow with their position, but only 8 of 16 elements rotate"), "{error}");
     }
 
     #[test]

@@ -122,5 +122,13 @@ mod tests {
     #[test]
     fn all_names_of_families_are_known() {
         assert!(unknown_stems(["blk.0.ffn_gate_exps.weight", "blk.0.exp_probs_b.bias"].into_iter()).is_empty());
+        assert!(
+            unknown_stems(
+                ["blk.0.layer_output_scale.weight", "blk.0.ffn_gate_inp.scale", "blk.0.attn_k_b.weight"].into_iter()
+            )
+            .is_empty()
+        );
+        let modules = ["model.layers.0.layer_scalar", "model.layers.3.mlp.gate.e_score_correction_bias"];
+        assert!(unknown_modules(modules.into_iter()).is_empty());
     }
 }

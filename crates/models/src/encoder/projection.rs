@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::{Backend, DType};
 use crate::error::Result;
-use crate::nn::{Context, Linear};
+use crate::nn::Linear;
 use crate::safetensors::ModelFolder;
 use crate::weights::{Candidate, Loader, Role, Rows, Weights};
 
@@ -49,14 +49,11 @@ impl<B: Backend> Projection<B> {
 
     /// Projects vectors, `[inputs]` each, to `[outputs]` each.
     pub fn forward(&self, backend: &B, vectors: &[Vec<f32>]) -> Result<Vec<Vec<f32>>> {
-        let Some(inputs) = vectors.first().map(Vec::len) else { return Ok(Vec::new()) };
-        let ctx = &Context::new(backend);
-        let x = ctx.tensor(&vectors.concat(), [1, vectors.len(), 1, inputs])?;
-        let mut projected = ctx.to_vec(&self.linear.forward(ctx, &x)?)?;
+        let mut projected = self.linear.forward_vectors(backend, vectors)?;
         if self.activation == ProjectionActivation::Tanh {
-            projected.iter_mut().for_each(|value| *value = value.tanh());
+            projected.iter_mut().flatten().for_each(|value| *value = value.tanh());
         }
-        Ok(projected.chunks_exact(self.linear.rows()).map(<[f32]>::to_vec).collect())
+        Ok(projected)
     }
 }
 

@@ -142,10 +142,7 @@ impl Header {
     }
 
     fn most_frequent_type(&self, is_counted: impl Fn(&TensorInfo) -> bool) -> Option<&'static str> {
-        let mut elements: HashMap<&'static str, u64> = HashMap::new();
-        for tensor in self.tensors.iter().filter(|tensor| is_counted(tensor)) {
-            *elements.entry(super::tensor::type_name(tensor.stored)).or_default() += tensor.elements();
-        }
-        elements.into_iter().max_by_key(|&(name, count)| (count, name)).map(|(name, _)| name)
+        let counted = self.tensors.iter().filter(|tensor| is_counted(tensor));
+        super::tensor::most_frequent_type(counted.map(|tensor| (tensor.stored, tensor.elements())))
     }
 }

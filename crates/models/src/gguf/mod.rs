@@ -20,7 +20,7 @@ pub use file::{GgufFile, MAX_HEADER_BYTES};
 pub use header::{Header, parse_header};
 pub use stored_type::{ConvertedType, StoredType};
 pub use tensor::{TensorInfo, type_named};
-pub(crate) use tensor::{find_type, size_in_bytes, type_name};
+pub(crate) use tensor::{find_type, most_frequent_type, size_in_bytes};
 pub use value::{Array, Metadata, Number, Value};
 
 /// The reason why a file was rejected.

@@ -1,5 +1,7 @@
 //! The tensor table: names, shapes, types and offsets.
 
+use std::collections::HashMap;
+
 use crate::backend::DType;
 
 use super::GgufError;
@@ -70,8 +72,17 @@ pub fn type_named(name: &str) -> Option<StoredType> {
 }
 
 /// The name of a type, such as `Q4_1`.
-pub fn type_name(stored: StoredType) -> &'static str {
+fn type_name(stored: StoredType) -> &'static str {
     TYPES.iter().find(|row| row.2 == Some(stored)).map_or("unknown", |row| row.1)
+}
+
+/// The name of the type of most elements, from the types and sizes of tensors.
+pub fn most_frequent_type(tensors: impl Iterator<Item = (StoredType, u64)>) -> Option<&'static str> {
+    let mut elements: HashMap<&'static str, u64> = HashMap::new();
+    for (stored, count) in tensors {
+        *elements.entry(type_name(stored)).or_default() += count;
+    }
+    elements.into_iter().max_by_key(|&(name, count)| (count, name)).map(|(name, _)| name)
 }
 
 /// The type of this number; `tensor` is for error messages.

@@ -1,5 +1,6 @@
 //! A norm of the parts of a vector.
 
+use super::channel_factors::ChannelFactors;
 use super::context::Context;
 use crate::backend::{Backend, Norm, NormKind, Tensor};
 use crate::error::Result;
@@ -8,8 +9,8 @@ use crate::error::Result;
 #[derive(Debug)]
 pub(crate) struct GroupedNorm<B: Backend> {
     norm: Norm<B>,
-    /// If each part has weights of its own: zeros and these weights minus one, `[1, 1, 1, 2 · width of the vector]`.
-    own_weights: Option<Tensor<B>>,
+    /// The weights of all parts, if each has its own.
+    own_weights: Option<ChannelFactors<B>>,
 }
 
 impl<B: Backend> GroupedNorm<B> {
@@ -24,16 +25,14 @@ impl<B: Backend> GroupedNorm<B> {
         if groups == 1 {
             return norm(weights).map(Self::shared);
         }
-        let offsets = weights.iter().map(|weight| weight - 1.);
-        let vectors: Vec<f32> = vec![0.; weights.len()].into_iter().chain(offsets).collect();
-        let own_weights = Some(backend.tensor(&vectors, [1, 1, 1, vectors.len()])?);
+        let own_weights = Some(ChannelFactors::new(backend, &weights)?);
         Ok(Self { norm: norm(vec![1.; weights.len() / groups])?, own_weights })
     }
 
     pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
         let mut normed = ctx.norm(&self.norm, x)?;
         if let Some(weights) = &self.own_weights {
-            ctx.modulate(&mut normed, weights, [0, 1])?;
+            weights.multiply(ctx, &mut normed)?;
         }
         Ok(normed)
     }

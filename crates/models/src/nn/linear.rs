@@ -38,6 +38,15 @@ impl<B: Backend> Linear<B> {
         self.0.rows()
     }
 
+    /// Vectors on the host, all of the same size. The results are on the host, too.
+    pub fn forward_vectors(&self, backend: &B, vectors: &[Vec<f32>]) -> Result<Vec<Vec<f32>>> {
+        let Some(inputs) = vectors.first().map(Vec::len) else { return Ok(Vec::new()) };
+        let ctx = &Context::new(backend);
+        let x = ctx.tensor(&vectors.concat(), [1, vectors.len(), 1, inputs])?;
+        let out = ctx.to_vec(&self.forward(ctx, &x)?)?;
+        Ok(out.chunks_exact(self.rows()).map(<[f32]>::to_vec).collect())
+    }
+
     pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
         let [out] = Self::forward_all(ctx, [self], x)?;
         Ok(out)

@@ -2,6 +2,7 @@
 //! <https://arxiv.org/abs/1701.06538>; Mixtral: Jiang et al. 2024, <https://arxiv.org/abs/2401.04088>). One more network may
 //! compute every token (DeepSeekMoE: Dai et al. 2024, <https://arxiv.org/abs/2401.06066>).
 
+use super::channel_factors::ChannelFactors;
 use super::context::Context;
 use super::linear::Linear;
 use super::mlp::Mlp;
@@ -14,8 +15,8 @@ pub(crate) struct MixtureOfExperts<B: Backend> {
     pub routing: Routing,
     /// A number for each expert; see [`Routing::select`].
     pub selection_bias: Option<Vec<f32>>,
-    /// Factors of the weights of experts: zeros and these factors minus one, `[1, 1, 1, 2 · experts]`.
-    pub expert_scales: Option<Tensor<B>>,
+    /// Factors of the weights of experts.
+    pub expert_scales: Option<ChannelFactors<B>>,
     pub experts: Vec<Mlp<B>>,
     pub shared: Option<SharedExpert<B>>,
 }
@@ -39,20 +40,14 @@ impl<B: Backend> MixtureOfExperts<B> {
         let scores = self.router.forward(ctx, router_input)?;
         let RoutedTokens { mut weights, tokens } = ctx.route(&self.routing, self.selection_bias.as_deref(), scores)?;
         if let Some(scales) = &self.expert_scales {
-            ctx.modulate(&mut weights, scales, [0, 1])?;
+            scales.multiply(ctx, &mut weights)?;
         }
         let mut out = ctx.zeros(x.shape())?;
+        // Adapters cannot target experts.
         let experts = self.experts.iter().zip(&tokens).enumerate().filter(|(_, (_, tokens))| !tokens.is_empty());
-        if self.experts.iter().any(|expert| expert.has_lora(ctx)) {
-            for (index, (expert, tokens)) in experts {
-                let y = expert.forward(ctx, &ctx.gather_rows(x, tokens)?)?;
-                ctx.add_expert(&mut out, &y, tokens, &weights, index)?;
-            }
-        } else {
-            let experts =
-                experts.map(|(index, (expert, tokens))| RoutedExpert { index, network: expert.network(), tokens });
-            ctx.add_experts(&mut out, &experts.collect::<Vec<_>>(), x, &weights)?;
-        }
+        let experts =
+            experts.map(|(index, (expert, tokens))| RoutedExpert { index, network: expert.network(), tokens });
+        ctx.add_experts(&mut out, &experts.collect::<Vec<_>>(), x, &weights)?;
         if let Some(shared) = &self.shared {
             shared.add_to(ctx, &mut out, x)?;
         }

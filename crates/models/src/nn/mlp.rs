@@ -23,7 +23,7 @@ impl<B: Backend> Mlp<B> {
     }
 
     /// Whether an adapter of the computation changes one of its layers.
-    pub fn has_lora(&self, ctx: &Context<'_, B>) -> bool {
+    fn has_lora(&self, ctx: &Context<'_, B>) -> bool {
         let layers = [self.gate.as_ref(), Some(&self.up), Some(&self.down)];
         layers.into_iter().flatten().any(|layer| ctx.lora().has(layer.id()))
     }

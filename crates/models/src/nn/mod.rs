@@ -1,5 +1,6 @@
 //! Layers that networks share.
 
+mod channel_factors;
 mod context;
 mod conv;
 mod conv1d;
@@ -15,6 +16,7 @@ mod relative_bias;
 pub mod rope;
 
 pub(super) use super::backend::EmbeddingTable;
+pub(super) use channel_factors::ChannelFactors;
 pub use context::Context;
 pub(super) use conv::Conv;
 pub(super) use conv1d::{Conv1d, ConvTranspose1d, ConvTranspose1dShape};

@@ -15,6 +15,18 @@ impl<B: Backend> Norm<B> {
         }
     }
 
+    /// Loads a norm without a bias, and multiplies its weights with `factor`.
+    pub(crate) fn load_scaled(
+        loader: &Loader<'_, B>,
+        stem: &str,
+        width: usize,
+        NormSpec { kind, epsilon, offset }: NormSpec,
+        factor: f32,
+    ) -> Result<Self> {
+        let weights = loader.vector(stem, width)?.into_iter().map(|weight| (weight + offset) * factor).collect();
+        Ok(Self { kind, weight: loader.backend().vector(weights)?, bias: None, epsilon })
+    }
+
     /// Loads a layer norm, with a bias if the checkpoint has one.
     pub(crate) fn load_layer_norm(loader: &Loader<'_, B>, stem: &str, width: usize, epsilon: f32) -> Result<Self> {
         let weight = loader.backend().vector(loader.vector(stem, width)?)?;

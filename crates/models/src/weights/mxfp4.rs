@@ -5,6 +5,7 @@
 use std::fs::File;
 
 use super::mxfp4_files::{CODES, Mxfp4Files};
+use super::tensor_rows::check_rows;
 use super::{Rows, flat};
 use crate::backend::DType;
 use crate::error::ModelError;
@@ -52,12 +53,7 @@ impl<'a> Mxfp4Tensor<'a> {
     pub fn rows(&self, first: usize, count: usize) -> Result<Rows<'a>, ModelError> {
         self.check()?;
         let (row_count, columns) = flat(&self.shape());
-        let name = &self.blocks.0.name;
-        if first.checked_add(count).is_none_or(|end| end > row_count) {
-            return Err(ModelError::Checkpoint(format!(
-                "tensor {name} has {row_count} rows, not {count} rows from row {first} on"
-            )));
-        }
+        check_rows(&self.blocks.0.name, row_count, first, count)?;
         let groups = columns / DType::MXFP4.block();
         let at =
             |(info, file): (&TensorInfo, &'a File), row_bytes: usize| (file, info.start + (first * row_bytes) as u64);

@@ -42,7 +42,8 @@ impl Mxfp4Files<'_> {
     }
 }
 
-fn read_at((file, start): (&File, u64), skip: u64, out: &mut [u8]) -> Result<(), ModelError> {
+/// Reads bytes after the first `skip` from the start of a tensor.
+pub(super) fn read_at((file, start): (&File, u64), skip: u64, out: &mut [u8]) -> Result<(), ModelError> {
     file.read_exact_at(out, start + skip)
         .map_err(|error| ModelError::Checkpoint(format!("the file cannot be read: {error}")))
 }

@@ -49,17 +49,6 @@ const OUTPUT_NORMS: &[(&str, &str)] = &[
 const EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
 const STACKED_EXPERT_NAMES: &[(&str, &str)] =
     &[("ffn_gate_up_exps", "gate_up_proj"), ("ffn_up_exps", "up_proj"), ("ffn_down_exps", "down_proj")];
-/// Vectors whose names do not end in `.weight`, either.
-const DELTA_NET_VECTORS: &[(&str, &str)] = &[("ssm_a", "linear_attn.A_log"), ("ssm_dt", "linear_attn.dt_bias")];
-const MAMBA2_VECTORS: &[(&str, &str)] = &[("ssm_a", "mamba.A_log"), ("ssm_dt", "mamba.dt_bias"), ("ssm_d", "mamba.D")];
-const NEMOTRON_VECTORS: &[(&str, &str)] = &[
-    ("ssm_a", "mixer.A_log"),
-    ("ssm_dt", "mixer.dt_bias"),
-    ("ssm_d", "mixer.D"),
-    ("exp_probs_b", "mixer.gate.e_score_correction_bias"),
-];
-const GPT_OSS_VECTORS: &[(&str, &str)] = &[("attn_sinks", "self_attn.sinks")];
-const LFM2_VECTORS: &[(&str, &str)] = &[("exp_probs_b", "feed_forward.expert_bias")];
 /// The beginning of the names of tensors of layers for multi-token prediction, and the names of the tensors that only the first of these
 /// layers has.
 const MTP_PREFIX: &str = "mtp.";
@@ -89,13 +78,14 @@ fn find(table: &[(&'static str, &'static str)], stem: &str) -> Option<&'static s
     table.iter().find(|(own, _)| *own == stem).map(|(_, name)| *name)
 }
 
-/// The names of the tensors of layers in all families: the stems of GGUF, and their names in Hugging Face's files. Those of experts have
-/// stems only.
+/// The stems of tensors of layers that only GGUF files have by themselves.
+const GGUF_STEMS: &[(&str, &str)] = &[("ffn_gate_exps", ""), ("attn_k_b", ""), ("attn_v_b", "")];
+
+/// The names of the tensors of layers in all families: the stems of GGUF, and their names in Hugging Face's files. Some have stems only.
 pub fn layer_names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let vectors = [DELTA_NET_VECTORS, MAMBA2_VECTORS, NEMOTRON_VECTORS, GPT_OSS_VECTORS, LFM2_VECTORS];
-    let tables = [LAYER_NAMES, INPUT_NORMS, OUTPUT_NORMS, STACKED_EXPERT_NAMES, &[("ffn_gate_exps", "")]];
-    let of_families = FAMILIES.iter().flat_map(|family| family.tensor_names);
-    tables.into_iter().chain(vectors).flatten().chain(of_families).copied()
+    let tables = [LAYER_NAMES, INPUT_NORMS, OUTPUT_NORMS, STACKED_EXPERT_NAMES, GGUF_STEMS];
+    let of_families = FAMILIES.iter().flat_map(|family| family.tensor_names.iter().chain(family.bare_names));
+    tables.into_iter().flatten().chain(of_families).copied()
 }
 
 impl ModelFolder {
@@ -114,13 +104,11 @@ impl ModelFolder {
         rules.transposed.then(|| self.stacked_experts(name))?
     }
 
-    /// Whether a tensor belongs to a layer that only drafts and follows the others under the same names.
-    fn is_of_draft_layer(&self, name: &str) -> bool {
+    /// The first of the layers that only draft and follow the others under the same names.
+    fn first_draft_layer(&self) -> Option<u64> {
         let number = |key: &str| self.config.get(key).and_then(Value::as_u64);
-        let layer = name.strip_prefix(self.prefix()).and_then(|name| name.strip_prefix("layers."));
-        let layer = layer.and_then(|name| name.split_once('.')?.0.parse::<u64>().ok());
-        let has_some = number("num_nextn_predict_layers").is_some_and(|count| count > 0);
-        has_some && layer.zip(number("num_hidden_layers")).is_some_and(|(layer, count)| layer >= count)
+        number("num_nextn_predict_layers").filter(|count| *count > 0)?;
+        number("num_hidden_layers")
     }
 
     fn layer_tensor_name(&self, family: &DecoderFamily, layer: &str, stem: &str, ending: &str) -> Option<String> {
@@ -128,15 +116,7 @@ impl ModelFolder {
             return family.mtp.then(|| format!("{MTP_PREFIX}{name}.{ending}"));
         }
         let layer = self.layer_prefix(family, layer);
-        let vectors = match family.recurrent {
-            Some(RecurrentMixer::DeltaNet { .. }) => DELTA_NET_VECTORS,
-            Some(RecurrentMixer::Mamba2) if family.single_sublayers => NEMOTRON_VECTORS,
-            Some(RecurrentMixer::Mamba2) => MAMBA2_VECTORS,
-            Some(RecurrentMixer::ShortConv) => LFM2_VECTORS,
-            None if family.attention_sinks => GPT_OSS_VECTORS,
-            None => &[],
-        };
-        if let Some(name) = find(vectors, stem).or_else(|| find(family.bare_names, stem)) {
+        if let Some(name) = find(family.bare_names, stem) {
             // Tensors that hold all experts have no biases, if their names are the family's own.
             return (ending == "weight" || !stem.ends_with("_exps")).then(|| format!("{layer}.{name}"));
         }
@@ -247,12 +227,18 @@ impl Weights for ModelFolder {
     fn names(&self) -> Vec<String> {
         let family = decoder_config::find_family(&self.config);
         let may_draft = family.is_some_and(|family| family.recurrent.is_some());
+        let is_multimodal = self.is_multimodal();
         let is_of_tower = |name: &str| TOWER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        let (layers, first_draft) = (format!("{}layers.", self.prefix()), self.first_draft_layer());
+        let is_of_draft_layer = |name: &str| {
+            let layer = name.strip_prefix(layers.as_str()).and_then(|own| own.split_once('.')?.0.parse::<u64>().ok());
+            layer.zip(first_draft).is_some_and(|(layer, first)| layer >= first)
+        };
         let is_needed = |name: &&str| {
             !(name.ends_with(".rotary_emb.inv_freq")
                 || (may_draft && name.starts_with(MTP_PREFIX))
-                || self.is_of_draft_layer(name)
-                || (self.is_multimodal() && is_of_tower(name)))
+                || is_of_draft_layer(name)
+                || (is_multimodal && is_of_tower(name)))
         };
         ModelFolder::names(self).filter(is_needed).filter_map(|name| self.matrix_name(name)).collect()
     }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::ops::Range;
 
 use super::mxfp4::Mxfp4Tensor;
-use super::tensor_rows::{Storage, StoredTensor};
+use super::tensor_rows::{Storage, StoredTensor, check_rows};
 use super::{Rows, flat};
 use crate::backend::DType;
 use crate::error::ModelError;
@@ -70,8 +70,8 @@ impl<'a> StackedExperts<'a, '_> {
     pub fn rows(&self, first: usize, count: usize) -> Result<Rows<'a>, ModelError> {
         let shape = self.shape();
         let (total, columns) = flat(&shape);
-        let end = first.checked_add(count).filter(|end| *end <= total);
-        let end = end.ok_or_else(|| self.error(&format!("has {total} rows, not {count} rows from row {first} on")))?;
+        check_rows(self.name, total, first, count)?;
+        let end = first + count;
         // A row of a bias has all outputs of an expert.
         let (outputs, range) = match *shape.as_slice() {
             [_, outputs, _] => (outputs, first..end),

@@ -2,12 +2,11 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use crate::backend::{DType, dequantise};
 use half::{bf16, f16};
 
-use super::mxfp4_files::Mxfp4Files;
+use super::mxfp4_files::{Mxfp4Files, read_at};
 use crate::error::ModelError;
 use crate::gguf::StoredType;
 
@@ -61,11 +60,7 @@ impl<'a> StoredTensor<'a> {
     pub fn rows(self, first: usize, count: usize) -> Result<Rows<'a>, ModelError> {
         let Self { name, storage, start, shape, stored } = self;
         let (row_count, columns) = flat(shape);
-        if first.checked_add(count).is_none_or(|end| end > row_count) {
-            return Err(ModelError::Checkpoint(format!(
-                "tensor {name} has {row_count} rows, not {count} rows from row {first} on"
-            )));
-        }
+        check_rows(name, row_count, first, count)?;
         if !columns.is_multiple_of(stored.block()) {
             // The elements of a quantised vector cannot be read one by one.
             return Err(ModelError::Checkpoint(format!("tensor {name} is a quantised vector, which is not supported")));
@@ -126,7 +121,8 @@ impl Rows<'_> {
         if self.dtype == dtype || !Self::can_round_to(self.dtype, dtype, self.columns) {
             return self;
         }
-        Self { dtype, source: Some(self.dtype.into()), ..self }
+        // Rows may be rounded already: the bytes still have the first type.
+        Self { dtype, source: Some(self.source.unwrap_or(self.dtype.into())), ..self }
     }
 
     /// The same rows, which can be read after the checkpoint is closed.
@@ -189,13 +185,9 @@ impl Rows<'_> {
     /// Reads rows from row `first` of the file on.
     fn read_adjacent(&self, row_bytes: usize, first: usize, out: &mut [u8]) -> Result<(), ModelError> {
         let skip = first * row_bytes;
-        let from_file = |file: &File, start: u64, out: &mut [u8]| {
-            let unreadable = |error| ModelError::Checkpoint(format!("the file cannot be read: {error}"));
-            file.read_exact_at(out, start + skip as u64).map_err(unreadable)
-        };
         match &self.bytes {
-            Bytes::File(file, start) => from_file(file, *start, out),
-            Bytes::OwnFile(file, start) => from_file(file, *start, out),
+            Bytes::File(file, start) => read_at((file, *start), skip as u64, out),
+            Bytes::OwnFile(file, start) => read_at((file, *start), skip as u64, out),
             Bytes::Memory(bytes) => match bytes.get(skip..skip + out.len()) {
                 Some(bytes) => {
                     out.copy_from_slice(bytes);
@@ -220,6 +212,16 @@ impl Rows<'_> {
         let mut floats = vec![0.; self.count * self.columns];
         dequantise(self.dtype, &bytes, &mut floats);
         Ok(floats)
+    }
+}
+
+/// Checks that a tensor of `total` rows has `count` rows from `first` on.
+pub(super) fn check_rows(name: &str, total: usize, first: usize, count: usize) -> Result<(), ModelError> {
+    match first.checked_add(count).is_some_and(|end| end <= total) {
+        true => Ok(()),
+        false => {
+            Err(ModelError::Checkpoint(format!("tensor {name} has {total} rows, not {count} rows from row {first} on")))
+        }
     }
 }
 
@@ -276,6 +278,14 @@ mod tests {
         assert_eq!(last, expected[98 * 2..]);
         let rounded = rows.rounded(DType::BF16).floats().unwrap();
         assert_eq!(rounded[..4], [0., 1., 4., 5.]);
+    }
+
+    #[test]
+    fn rows_that_are_rounded_twice_are_read_in_their_own_type() {
+        let bytes: Vec<u8> = (0..64).flat_map(|i| (i as f32 - 32.).to_le_bytes()).collect();
+        let rounded = |dtype| Rows::from_bytes(DType::F32, 2, 32, bytes.clone()).unwrap().rounded(dtype);
+        let twice = rounded(DType::BF16).rounded(DType::Q8_0);
+        assert_eq!(twice.bytes().unwrap(), rounded(DType::Q8_0).bytes().unwrap());
     }
 
     #[test]

@@ -11,10 +11,7 @@ use crate::tokenizer::harmony::{CHANNEL, CONSTRAIN, END, MESSAGE, START};
 
 /// Lark rules of a turn. `arguments`: the expression of each callable tool's arguments. `max_calls`: the most calls of a turn.
 pub(super) fn lark(syntax: &CallSyntax, arguments: &[String], max_calls: usize) -> String {
-    let marker = |text: &str| {
-        let id = syntax.control_tokens.iter().find(|(marker, _)| *marker == text).map(|(_, id)| *id);
-        id.map(|id| format!("<[{id}]>")).unwrap_or_default()
-    };
+    let marker = |text: &str| syntax.control_id(text).map(|id| format!("<[{id}]>")).unwrap_or_default();
     let [start, channel, constrain, message, end] = [START, CHANNEL, CONSTRAIN, MESSAGE, END].map(marker);
     let text = if syntax.free_text { "TEXT" } else { "@text" };
     let mut out = String::from("%llguidance {}\n");

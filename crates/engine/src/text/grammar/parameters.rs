@@ -1,8 +1,9 @@
 //! Grammars of arguments that a model writes parameter by parameter: [between tags](tagged), or as [literals](literals) of
 //! Python or Gemma.
 //!
-//! Parameters come in the order of the schema, as the properties of JSON do. Keywords of the schema of all arguments that are not listed
-//! here have no part in these grammars. They are left open, and refused for a strict tool.
+//! Parameters come in the order of the schema, as the properties of JSON do, or of their names in Gemma's calls. Keywords of
+//! the schema of all arguments that are not listed here have no part in these grammars. They are left open, and refused for a
+//! strict tool.
 
 mod builder;
 mod literal_style;
@@ -70,7 +71,6 @@ impl ParameterGrammar {
         let root = object_schema(index, tool)?;
         // Checks the schema and its size.
         let whole = Part::new(String::new(), &root, String::new(), false, Some(index), multiples)?;
-        let arguments = style.arguments;
         let mut builder = Builder {
             style,
             index,
@@ -85,8 +85,8 @@ impl ParameterGrammar {
         };
         match whole.unenforced.iter().any(String::is_empty) {
             // It is too large.
-            true => builder.leave_all_open(arguments)?,
-            false => builder.parameters(arguments)?,
+            true => builder.leave_all_open()?,
+            false => builder.parameters()?,
         }
         Ok(builder.written)
     }
@@ -108,13 +108,13 @@ impl ParameterGrammar {
 
 impl Builder<'_> {
     /// Any arguments: the schema is too large.
-    fn leave_all_open(&mut self, style: ArgumentStyle) -> Result<(), GrammarError> {
-        self.written.expression = undescribed(style);
+    fn leave_all_open(&mut self) -> Result<(), GrammarError> {
+        self.written.expression = undescribed(self.style.arguments);
         self.leave_open(String::new())
     }
 
-    fn parameters(&mut self, style: ArgumentStyle) -> Result<(), GrammarError> {
-        let root = self.root;
+    fn parameters(&mut self) -> Result<(), GrammarError> {
+        let (root, style) = (self.root, self.style.arguments);
         for keyword in root.as_object().into_iter().flat_map(Map::keys).filter(|key| !KNOWN.contains(&key.as_str())) {
             self.leave_open(format!(".{keyword}"))?;
         }
@@ -130,7 +130,7 @@ impl Builder<'_> {
         };
         let required = names(root.get("required"));
         if style != ArgumentStyle::Tagged && !self.has_rules(2 * properties.len()) {
-            return self.leave_all_open(style);
+            return self.leave_all_open();
         }
         if required.iter().any(|name| !properties.contains_key(*name)) {
             self.leave_open(".required".to_owned())?;

@@ -48,7 +48,7 @@ pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<So
     let text = if has_text { text_grammar(&spec.text)? } else { None };
     let (mut inputs, mut unenforced, mut rules) = (Vec::new(), Vec::new(), String::new());
     let Some(syntax) = syntax else { return Ok(Source { lark: None, text, schemas, inputs, unenforced }) };
-    let quote = syntax.control_tokens.iter().find(|(marker, _)| *marker == GEMMA_QUOTE).map(|(_, id)| *id);
+    let quote = syntax.control_id(GEMMA_QUOTE);
     let style = LiteralStyle { arguments: syntax.format.notation().arguments, quote };
     let (mut expressions, mut budget) = (Vec::new(), Budget::default());
     for (index, tool) in &syntax.callable {
@@ -146,13 +146,13 @@ fn lark(syntax: &CallSyntax, arguments: &[String]) -> String {
     let tail = literal(notation.tail, syntax);
     let call_id = notation.call_id.map(|(marker, size)| format!("{} /[a-zA-Z0-9]{{{size}}}/", literal(marker, syntax)));
     for ((index, tool), arguments) in syntax.callable.iter().zip(arguments) {
-        let name = literal(&notation.name(&tool.name), syntax);
-        let after_name = literal(notation.after_name(), syntax);
         let head = match &call_id {
-            // A name and what follows it are one lexeme.
-            None if after_name.starts_with('"') => quote(&notation.head(&tool.name)),
-            None => format!("{name} {after_name}"),
-            Some(id) => format!("{name} ({id})? {after_name}"),
+            // A name and the text that follows it are one lexeme.
+            None => literal(&notation.head(&tool.name), syntax),
+            Some(id) => {
+                let (name, after_name) = (notation.name(&tool.name), notation.after_name());
+                format!("{} ({id})? {}", literal(&name, syntax), literal(after_name, syntax))
+            }
         };
         rule(&format!("call_{index}"), &format!("{head} {arguments} {tail}"));
     }
@@ -205,8 +205,7 @@ fn bare_calls(syntax: &CallSyntax, out: &mut String) {
 }
 
 fn start(syntax: &CallSyntax, opening: &str) -> String {
-    let python = syntax.control_tokens.iter().find(|(text, _)| *text == PYTHON).map(|(_, id)| format!("<[{id}]>"));
-    let python = python.map(|token| format!("{token}? ")).unwrap_or_default();
+    let python = syntax.control_id(PYTHON).map(|id| format!("<[{id}]>? ")).unwrap_or_default();
     match syntax.format {
         CallFormat::Llama if syntax.call_required => format!("{python} calls"),
         CallFormat::Llama => format!("TEXT | {python} calls"),

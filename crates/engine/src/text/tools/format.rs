@@ -259,7 +259,7 @@ pub struct CallSyntax {
     pub control_tokens: Vec<(&'static str, u32)>,
     /// Tools that may be called, with their index among the request's tools.
     pub callable: Vec<(usize, Tool)>,
-    /// Set if the output consists of calls from its first token on.
+    /// Set if the output must have a call. It consists of calls from its first token on; in harmony, reasoning may precede them.
     pub call_required: bool,
     /// Whether the output may also be free text.
     pub free_text: bool,
@@ -293,6 +293,11 @@ impl CallSyntax {
         })
     }
 
+    /// The control token of a marker, if it is one.
+    pub fn control_id(&self, marker: &str) -> Option<u32> {
+        self.control_tokens.iter().find(|(control, _)| *control == marker).map(|(_, id)| *id)
+    }
+
     /// The control tokens that open calls.
     pub fn opening_ids(&self) -> impl Iterator<Item = u32> {
         let opens = |text: &str| text == PYTHON || self.format.notation().openings.contains(&text);
@@ -301,8 +306,7 @@ impl CallSyntax {
 
     /// The openings that are no control tokens.
     pub fn opening_texts(&self) -> Vec<&'static str> {
-        let is_control = |text: &str| self.control_tokens.iter().any(|(control, _)| *control == text);
-        self.format.notation().openings.iter().copied().filter(|text| !is_control(text)).collect()
+        self.format.notation().openings.iter().copied().filter(|text| self.control_id(text).is_none()).collect()
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
-use outpost_content::{Content, Message, ToolCall};
+use outpost_content::{Message, ToolCall};
 
 /// The messages, reordered and split.
 pub fn arranged(messages: &[Message]) -> Vec<Cow<'_, Message>> {
@@ -54,10 +54,12 @@ fn with_call(message: &Message, index: usize, call: &ToolCall) -> Message {
     let text = message.content.text();
     let parts = [message.reasoning.as_str(), &text].into_iter().filter(|part| index == 0 && !part.is_empty());
     Message {
-        content: Content::default(),
+        role: message.role.clone(),
         reasoning: parts.collect::<Vec<_>>().join("\n\n"),
+        name: message.name.clone(),
         tool_calls: vec![call.clone()],
-        ..message.clone()
+        tool_call_id: message.tool_call_id.clone(),
+        ..Message::default()
     }
 }
 

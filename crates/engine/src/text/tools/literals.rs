@@ -131,8 +131,7 @@ impl LiteralParser {
                 let string = OpenString::Escaped(PythonString { quote: ch, escape: None });
                 self.begin_string(string, &mut json);
             }
-            '(' if self.is_gemma => self.word.push(ch),
-            ')' if self.is_gemma => self.word.push(ch),
+            '(' | ')' if self.is_gemma => self.word.push(ch),
             '(' | '[' => self.begin_brackets(Bracket::List, '[', &mut json),
             '{' => self.begin_brackets(Bracket::Dict, '{', &mut json),
             ')' | ']' | '}' => {

@@ -64,7 +64,7 @@ pub fn over_kv_arena(
     q: &Tensor<Candle>,
 ) -> Result<Tensor<Candle>> {
     let AttentionShape { heads, kv_heads, width, .. } = *shape;
-    sinks.map_or(Ok(()), |sinks| checks::sinks(shape, sinks.elem_count()))?;
+    checks::sinks(shape, sinks.map(Array::elem_count))?;
     if !is_valid(shape)
         || q.channels != heads * width
         || q.rows() != batch.tokens()

@@ -45,6 +45,11 @@ pub fn sigmoid(x: &Array) -> ArrayResult<Array> {
     (x.neg()?.exp()? + 1.)?.recip()
 }
 
+/// `x / (1 + exp(-1.702 x))`
+fn quick_gelu(x: &Array) -> ArrayResult<Array> {
+    (x * 1.702)?.silu()?.affine(1. / 1.702, 0.)
+}
+
 /// `activation(x)`, multiplied by `factors` if there are any.
 pub fn activated(candle: &Candle, activation: Activation, x: &Array, factors: Option<&Array>) -> Result<Array> {
     if candle.computes_on_host(x) {
@@ -54,11 +59,11 @@ pub fn activated(candle: &Candle, activation: Activation, x: &Array, factors: Op
         Activation::Silu => x.silu()?,
         Activation::Gelu => x.gelu_erf()?,
         Activation::GeluTanh => x.gelu()?,
-        Activation::QuickGelu => (x * 1.702)?.silu()?.affine(1. / 1.702, 0.)?,
+        Activation::QuickGelu => quick_gelu(x)?,
         Activation::Relu => x.relu()?,
         Activation::SquaredRelu => x.relu()?.sqr()?,
         Activation::Sigmoid => sigmoid(x)?,
-        Activation::ClampedSwiglu => (x.minimum(SWIGLU_LIMIT)? * 1.702)?.silu()?.affine(1. / 1.702, 0.)?,
+        Activation::ClampedSwiglu => quick_gelu(&x.minimum(SWIGLU_LIMIT)?)?,
     };
     Ok(match (activation, factors) {
         (_, None) => y,

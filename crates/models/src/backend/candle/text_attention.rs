@@ -27,7 +27,7 @@ impl Candle {
         sinks: Option<&Array>,
         [q, k, v]: [&Tensor<Self>; 3],
     ) -> Result<Tensor<Self>> {
-        sinks.map_or(Ok(()), |sinks| checks::sinks(shape, sinks.elem_count()))?;
+        checks::sinks(shape, sinks.map(Array::elem_count))?;
         let AttentionShape { heads, kv_heads, width, window, .. } = *shape;
         let channels = [q.channels, k.channels, v.channels];
         let ends = texts.iter().try_fold(0, |end, text| (text.start == end && text.end > end).then_some(text.end));

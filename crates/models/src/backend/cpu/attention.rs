@@ -40,7 +40,7 @@ pub fn over_kv_arena(
     (shape, sinks): (&AttentionShape, Option<&[f32]>),
     q: &Tensor<Cpu>,
 ) -> Result<Tensor<Cpu>> {
-    sinks.map_or(Ok(()), |sinks| checks::sinks(shape, sinks.len()))?;
+    checks::sinks(shape, sinks.map(<[f32]>::len))?;
     let views: Vec<_> = batch
         .sequences
         .iter()

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::reader::{Reader, damaged, unreadable};
 use super::tensor::TensorInfo;
 use crate::error::{Result, reject_config};
-use crate::gguf::type_name;
+use crate::gguf::most_frequent_type;
 use crate::safetensors::open;
 use crate::weights::{Storage, StoredTensor};
 use crate::whisper::config::WhisperConfig;
@@ -90,11 +90,8 @@ impl GgmlFile {
 
     /// The type of most weights, such as `Q5_0`.
     pub fn quantization(&self) -> Option<&'static str> {
-        let mut elements: HashMap<&'static str, u64> = HashMap::new();
-        for tensor in self.tensors.values().filter(|tensor| tensor.shape.len() > 1) {
-            *elements.entry(type_name(tensor.stored)).or_default() += tensor.elements();
-        }
-        elements.into_iter().max_by_key(|&(name, count)| (count, name)).map(|(name, _)| name)
+        let matrices = self.tensors.values().filter(|tensor| tensor.shape.len() > 1);
+        most_frequent_type(matrices.map(|tensor| (tensor.stored, tensor.elements())))
     }
 
     pub(in crate::whisper) fn names(&self) -> impl Iterator<Item = &str> {

@@ -159,7 +159,7 @@ impl Builder<'_> {
         self.json(schema, pointer)
     }
 
-    /// The expression for values of a schema that needs no more than Python's literals.
+    /// The expression for values of a schema that needs no more than literals.
     fn structure(&mut self, schema: &Value, pointer: &str, depth: usize) -> Result<Option<String>, GrammarError> {
         let fields = match schema {
             Value::Bool(true) => return Ok(Some("literal_value".to_owned())),
