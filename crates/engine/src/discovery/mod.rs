@@ -343,12 +343,19 @@ fn files_of(folders: &[PathBuf]) -> Vec<PathBuf> {
     folders.iter().flat_map(|folder| FolderListing::read(folder).files).collect()
 }
 
-/// The state of a Hugging Face folder: its files, its tool template, its voices and lexicons.
+/// The state of a Hugging Face folder: its files, its tool template, its sentence-transformers modules, its voices and lexicons.
 fn hugging_face_fingerprint(folder: &Path, listing: &FolderListing) -> Option<Fingerprint> {
     let tool_use = folder.join(TOOL_USE_FILE);
     let mut speech = files_of(&[SpeechCheckpoint::VOICES, SpeechCheckpoint::LEXICONS].map(|name| folder.join(name)));
     speech.retain(|path| fs::metadata(path).is_ok_and(|file| file.len() > 0));
-    let own = listing.files.iter().chain([&tool_use]).filter(|path| is_model_file(path));
+    // The library names the folder of a module by its number: 1_Pooling, 2_Dense.
+    let is_module = |folder: &&PathBuf| {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(|first: char| first.is_ascii_digit())
+    };
+    let modules: Vec<PathBuf> = listing.folders.iter().filter(is_module).cloned().collect();
+    let modules = files_of(&modules);
+    let own = listing.files.iter().chain([&tool_use]).chain(&modules).filter(|path| is_model_file(path));
     fingerprint(own.chain(&speech))
 }
 

@@ -59,14 +59,14 @@ impl EncoderTokenizer {
         spec: &EncoderTokenizerSpec,
         clock: &Arc<dyn ClockRng>,
     ) -> Result<Self, String> {
+        let config = files.json("tokenizer_config.json")?;
         let tokenizer = match TokenizerFiles::choose(|name| files.has(name), &files.json("config.json")?) {
             TokenizerFiles::Whole => {
-                let json = tokenizer_json(files)?;
+                let json = tokenizer_json::content(files)?;
                 check_tokenizer_json(json)?;
-                serde_json::from_slice(&without_tokens_beyond(json, spec.rows)?)
+                tokenizer_json::parse(&without_tokens_beyond(json, spec.rows)?)
             }
             of_vocabulary => {
-                let config = files.json("tokenizer_config.json")?;
                 let class = config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
                 let class = class.trim_end_matches("Fast");
                 // Others of these families split texts differently.
@@ -80,7 +80,6 @@ impl EncoderTokenizer {
                 serde_json::from_value(json.map_err(unusable)?)
             }
         };
-        let config = files.json("tokenizer_config.json")?;
         let token = |key: &str| named_token(&config, key).unwrap_or_default();
         Self::new(tokenizer.map_err(unusable)?, spec, [token("bos_token"), token("eos_token")], clock)
     }

@@ -11,6 +11,7 @@ use tokenizers::{
 use crate::preprocessor::tokenizer_info::PromptTokenizerSpec;
 use crate::tokenizer::checks::check_tokenizer_json;
 use crate::tokenizer::files::TextFiles;
+use crate::tokenizer::tokenizer_json;
 use crate::tokenizer::vocabulary_files::{self, MERGES, TOKENS, WORDS};
 
 /// CLIP's pre-tokenizer pattern.
@@ -100,7 +101,7 @@ fn pad_token(tokenizer: &Tokenizer, files: [&Value; 2]) -> String {
 fn read(files: &TextFiles) -> Result<Tokenizer, String> {
     if let Some(whole) = files.bytes("tokenizer.json") {
         check_tokenizer_json(whole)?;
-        return serde_json::from_slice(whole).map_err(unusable);
+        return tokenizer_json::parse(whole).map_err(unusable);
     }
     let json = if files.has(WORDS) { vocabulary_files::bert(files) } else { clip(files) };
     serde_json::from_value(json.map_err(unusable)?).map_err(unusable)

@@ -155,6 +155,17 @@ impl<'a> GgufVocabulary<'a> {
         Ok(tokenizer)
     }
 
+    /// BPE of characters, of which unknown ones become bytes, or the unknown token.
+    pub fn bpe_with_byte_fallback(&self, vocabulary: Vocab, merges: Merges) -> Result<Tokenizer, String> {
+        let unknown = self.id("tokenizer.ggml.unknown_token_id").and_then(|id| self.texts.get(id as usize));
+        let unknown = unknown.filter(|text| vocabulary.contains_key(*text));
+        let mut bpe = BPE::builder().vocab_and_merges(vocabulary, merges).byte_fallback(true).fuse_unk(true);
+        if let Some(text) = unknown {
+            bpe = bpe.unk_token(text.clone());
+        }
+        bpe.build().map(Tokenizer::new).map_err(wrong)
+    }
+
     /// Phi-3's special tokens strip the whitespace after them, although its files do not say so. The rule is
     /// llama.cpp's.
     fn rstrip(&self, id: usize, text: &str) -> bool {
@@ -251,13 +262,7 @@ fn byte_level_bpe(
 /// BPE of characters. As in llama.cpp, no token has both line breaks and other characters.
 fn character_bpe(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
     let (vocabulary, merges) = vocabulary_and_merges(table, |id, text| !table.special(id, text))?;
-    let unknown = table.id("tokenizer.ggml.unknown_token_id").and_then(|id| table.texts.get(id as usize));
-    let unknown = unknown.filter(|text| vocabulary.contains_key(*text));
-    let mut bpe = BPE::builder().vocab_and_merges(vocabulary, merges).byte_fallback(true).fuse_unk(true);
-    if let Some(text) = unknown {
-        bpe = bpe.unk_token(text.clone());
-    }
-    let mut tokenizer = Tokenizer::new(bpe.build().map_err(wrong)?);
+    let mut tokenizer = table.bpe_with_byte_fallback(vocabulary, merges)?;
     tokenizer.with_normalizer(Some(Replace::new(" ", META_SPACE).map_err(wrong)?)).map_err(wrong)?;
     tokenizer.with_pre_tokenizer(Some(pretokenizer::lines().map_err(wrong)?));
     with_user_defined(table, tokenizer)

@@ -12,7 +12,7 @@ use tokenizers::Tokenizer;
 use super::byte_alphabet::{decode_byte_level, decode_piece};
 use super::checks::check_tokenizer_json;
 use super::fill_in_the_middle::FimTokens;
-use super::{ChatTokenizer, EOS_TOKENS, Encoder, Vocabulary, is_template_token};
+use super::{ChatTokenizer, EOS_TOKENS, Encoder, Vocabulary, is_template_token, tokenizer_json};
 use crate::tokenizer::files::{TextFiles, named_token};
 use crate::tokenizer::special_tokens::{SpecialToken, SpecialTokens};
 
@@ -48,13 +48,8 @@ pub fn check(files: &TextFiles) -> Result<(), String> {
         #[serde(borrow, default)]
         decoder: Option<&'a RawValue>,
     }
-    let head: Head<'_> = serde_json::from_slice(tokenizer_json(files)?).map_err(damaged)?;
+    let head: Head<'_> = serde_json::from_slice(tokenizer_json::content(files)?).map_err(damaged)?;
     token_encoding(head.decoder).map(drop)
-}
-
-/// The content of a folder's `tokenizer.json`.
-pub fn tokenizer_json(files: &TextFiles) -> Result<&[u8], String> {
-    files.bytes("tokenizer.json").ok_or_else(|| "the folder has no tokenizer.json".to_owned())
 }
 
 /// How a vocabulary's texts encode bytes.
@@ -135,7 +130,7 @@ impl ChatTokenizer {
     /// `rows` is the number of rows of the token embedding; token IDs must be below it. `template` is the chat
     /// template, whose tokens count as special.
     pub fn from_hugging_face(files: &TextFiles, rows: usize, template: &str) -> Result<(Self, Vocabulary), String> {
-        let json = tokenizer_json(files)?;
+        let json = tokenizer_json::content(files)?;
         check_tokenizer_json(json)?;
         let json: BTreeMap<String, &RawValue> = serde_json::from_slice(json).map_err(damaged)?;
         let mut parts: Parts<'_> = json.into_iter().map(|(name, part)| (name, Cow::Borrowed(part))).collect();
@@ -216,7 +211,7 @@ fn encoder(mut parts: Parts<'_>) -> Result<Encoder, String> {
 
 fn build(parts: &Parts<'_>) -> Result<Tokenizer, String> {
     let json = serde_json::to_vec(parts).map_err(wrong)?;
-    let mut tokenizer: Tokenizer = serde_json::from_slice(&json).map_err(wrong)?;
+    let mut tokenizer = tokenizer_json::parse(&json).map_err(wrong)?;
     tokenizer.with_truncation(None).map_err(wrong)?;
     tokenizer.with_padding(None);
     tokenizer.set_encode_special_tokens(true);

@@ -16,6 +16,7 @@ mod sentencepiece_bpe;
 pub mod special_tokens;
 #[cfg(test)]
 mod tests;
+pub mod tokenizer_json;
 mod vocabulary;
 pub mod vocabulary_files;
 mod whisper;
@@ -31,7 +32,7 @@ pub use chunks::chunks;
 use fill_in_the_middle::FimTokens;
 pub use fill_in_the_middle::{InfillFile, InfillTexts};
 pub use gguf::{GgufVocabulary, check, has_fim_tokens};
-pub use hugging_face::{check as check_hugging_face, tokenizer_json};
+pub use hugging_face::check as check_hugging_face;
 pub use vocabulary::Vocabulary;
 
 /// Control tokens that end generation, in addition to the EOS token that the file names. Those of the last line end the

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::client::Hub;
 use super::error::HubError;
-use super::folder_selection::{FolderKind, components, select_folder};
+use super::folder_selection::{FolderKind, components, module_folders, select_folder};
 use super::header_folder::HeaderFolder;
 use super::reference::ModelReference;
 use super::remote_file::{PlannedFile, bad_answer, check_known};
@@ -21,6 +23,8 @@ const MAX_SMALL_SUM: u64 = 256 << 20;
 const FIRST_READ_BYTES: u64 = 256 << 10;
 const MAX_HEADER_BYTES: u64 = 64 << 20;
 const MODEL_INDEX: &str = "model_index.json";
+/// The modules of a sentence-transformers model.
+const MODULES_FILE: &str = "modules.json";
 
 /// A folder to install, and what its headers say.
 pub(super) type FolderPlan = (Vec<PlannedFile>, ModelInfo, MemoryNeed);
@@ -37,8 +41,14 @@ impl Hub {
     ) -> Result<FolderPlan, HubError> {
         let no_model = |why: String| HubError::NoModel { reference: reference.to_string(), why };
         let used = match kind {
-            FolderKind::Diffusers => self.components(reference, repository, progress)?,
-            FolderKind::Transformers | FolderKind::Adapter => Vec::new(),
+            FolderKind::Diffusers => match self.list(MODEL_INDEX, reference, repository, progress)? {
+                Some(index) => components(&index),
+                None => return Err(bad_answer(reference, "it has no model_index.json")),
+            },
+            FolderKind::Transformers | FolderKind::Adapter => {
+                let modules = self.list(MODULES_FILE, reference, repository, progress)?;
+                modules.map_or_else(Vec::new, |modules| module_folders(&modules))
+            }
         };
         let variant = reference.selector();
         let chosen = select_folder(&repository.files, kind, &used, variant).map_err(no_model)?;
@@ -81,19 +91,19 @@ impl Hub {
         }
     }
 
-    fn components(
+    /// The content of the JSON file that lists a model's parts; `None` if the repository does not have it.
+    fn list(
         &self,
+        name: &str,
         reference: &ModelReference,
         repository: &Repository,
         progress: &mut dyn Progress,
-    ) -> Result<Vec<String>, HubError> {
-        let file = repository.files.iter().find(|file| file.path == MODEL_INDEX);
-        let file = file.ok_or_else(|| bad_answer(reference, "it has no model_index.json"))?;
+    ) -> Result<Option<Value>, HubError> {
+        let Some(file) = repository.files.iter().find(|file| file.path == name) else { return Ok(None) };
         let planned = self.plan_file(reference, file, progress)?;
         let text = self.whole(reference, &planned, progress)?;
-        let bad = |error| bad_answer(reference, &format!("model_index.json: {error}"));
-        let index = serde_json::from_slice(&text).map_err(|error: serde_json::Error| bad(error))?;
-        Ok(components(&index))
+        let parsed = serde_json::from_slice(&text);
+        parsed.map(Some).map_err(|error| bad_answer(reference, &format!("{name}: {error}")))
     }
 
     fn whole(

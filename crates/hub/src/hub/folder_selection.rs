@@ -8,10 +8,10 @@ use outpost_models::model_files::{is_hidden, is_safetensors};
 
 /// Max files of a model.
 const MAX_FILES: usize = 512;
-/// Max components that a `model_index.json` may name.
+/// Max components that a `model_index.json` or a `modules.json` may name.
 const MAX_COMPONENTS: usize = 64;
 /// Files of a transformers, sentence-transformers or adapter folder.
-const ROOT_FILES: [&str; 18] = [
+const ROOT_FILES: [&str; 17] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -26,7 +26,6 @@ const ROOT_FILES: [&str; 18] = [
     "tokenizer.model",
     "preprocessor_config.json",
     "modules.json",
-    "1_Pooling/config.json",
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
     "adapter_config.json",
@@ -70,7 +69,7 @@ pub(super) fn folder_kind(files: &[HubFile]) -> Option<FolderKind> {
     }
 }
 
-/// The files to download. `components`: those that `model_index.json` names. `variant`: `fp16`, to take such weights where
+/// The files to download. `components`: those that `model_index.json` names, or the folders of `modules.json`. `variant`: `fp16`, to take such weights where
 /// there are any.
 pub(super) fn select_folder(
     files: &[HubFile],
@@ -82,22 +81,19 @@ pub(super) fn select_folder(
         let is_named = |file: &&HubFile| inside(file, folder).is_some_and(|name| names.contains(&name));
         files.iter().filter(is_named).cloned().collect()
     };
+    if components.len() > MAX_COMPONENTS {
+        return Err(format!("it has {} components; a model may have {MAX_COMPONENTS}", components.len()));
+    }
     let mut chosen = match kind {
         FolderKind::Transformers => [named("", &ROOT_FILES), weights(files, "", variant)].concat(),
         FolderKind::Adapter => [named("", &ROOT_FILES), named("", &["adapter_model.safetensors"])].concat(),
-        FolderKind::Diffusers if components.len() > MAX_COMPONENTS => {
-            return Err(format!("it has {} components; a model may have {MAX_COMPONENTS}", components.len()));
-        }
-        FolderKind::Diffusers => {
-            let mut chosen = named("", &["model_index.json"]);
-            for component in components.iter().filter(|it| !UNUSED_COMPONENTS.contains(&it.as_str())) {
-                let folder = format!("{component}/");
-                chosen.extend(named(&folder, &COMPONENT_FILES));
-                chosen.extend(weights(files, &folder, variant));
-            }
-            chosen
-        }
+        FolderKind::Diffusers => named("", &["model_index.json"]),
     };
+    for component in components.iter().filter(|it| !UNUSED_COMPONENTS.contains(&it.as_str())) {
+        let folder = format!("{component}/");
+        chosen.extend(named(&folder, &COMPONENT_FILES));
+        chosen.extend(weights(files, &folder, variant));
+    }
     let is_license = |file: &&HubFile| file.path.starts_with("LICENSE") && !file.path.contains('/');
     chosen.extend(files.iter().filter(is_license).cloned());
     match chosen.len() {
@@ -152,6 +148,14 @@ pub(super) fn components(index: &serde_json::Value) -> Vec<String> {
     let entries = index.as_object().into_iter().flatten();
     let used = entries.filter(|(name, value)| !name.starts_with('_') && !name.contains(['/', '.']) && is_used(value));
     used.map(|(name, _)| name.clone()).collect()
+}
+
+/// The folders of the modules that a `modules.json` names: `{"idx": 2, "name": "2", "path": "2_Dense", "type": "…Dense"}`. The
+/// transformer has none; its files are the model's own.
+pub(super) fn module_folders(modules: &serde_json::Value) -> Vec<String> {
+    let modules = modules.as_array().into_iter().flatten();
+    let folders = modules.filter_map(|module| module.get("path")?.as_str());
+    folders.filter(|folder| !folder.is_empty()).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -221,19 +225,26 @@ mod tests {
 
     #[test]
     fn sentence_transformers_and_adapters_are_recognised() {
-        let (_, chosen) = select(
-            &[
-                "1_Pooling/config.json",
-                "config.json",
-                "model.safetensors",
-                "modules.json",
-                "openvino/x.bin",
-                "vocab.txt",
-            ],
-            &[],
-            None,
-        );
-        assert_eq!(chosen, ["1_Pooling/config.json", "config.json", "model.safetensors", "modules.json", "vocab.txt"]);
+        let modules = serde_json::json!([
+            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+            {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"},
+        ]);
+        let modules = module_folders(&modules);
+        assert_eq!(modules, ["1_Pooling", "2_Dense"]);
+        let modules: Vec<&str> = modules.iter().map(String::as_str).collect();
+        let own = [
+            "1_Pooling/config.json",
+            "2_Dense/config.json",
+            "2_Dense/model.safetensors",
+            "config.json",
+            "model.safetensors",
+            "modules.json",
+            "vocab.txt",
+        ];
+        let others = ["2_Dense/custom.py", "2_Dense/pytorch_model.bin", "onnx/model.safetensors", "openvino/x.bin"];
+        let (_, chosen) = select(&[&own[..], &others].concat(), &modules, None);
+        assert_eq!(chosen, own);
         let (kind, chosen) =
             select(&["adapter_config.json", "adapter_model.safetensors", "training_args.bin"], &[], None);
         assert_eq!((kind, chosen.len()), (FolderKind::Adapter, 2));

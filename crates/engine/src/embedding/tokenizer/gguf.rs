@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
-use tokenizers::normalizers::NFC;
+use tokenizers::normalizers::{NFC, Prepend, Replace, Sequence};
 use tokenizers::processors::template::TemplateProcessing;
-use tokenizers::{PostProcessorWrapper, Tokenizer};
+use tokenizers::{AddedToken, PostProcessorWrapper, Tokenizer};
 
 use crate::tokenizer::{self, GgufVocabulary, META_SPACE};
 use outpost_models::gguf::Metadata;
@@ -155,23 +155,18 @@ fn sentencepiece_bpe(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
         let lengths = |merge: &Merge<'_>| merge.parts.map(|part| part.chars().count());
         other.score.total_cmp(&one.score).then_with(|| lengths(other).cmp(&lengths(one)))
     });
-    let merges: Vec<[&str; 2]> = merges.into_iter().map(|merge| merge.parts).collect();
-    let added = table.added_tokens().map(|(id, text)| added_token(id, defined.get(&id).unwrap_or(text)));
-    let added: Vec<_> = added.collect();
-    let unknown = table.id("tokenizer.ggml.unknown_token_id").and_then(|id| table.texts.get(id as usize));
+    let merges = merges.into_iter().map(|merge| merge.parts.map(str::to_owned).into()).collect();
+    let vocabulary = ids.into_iter().map(|(text, id)| (text.to_owned(), id as u32)).collect();
+    let mut tokenizer = table.bpe_with_byte_fallback(vocabulary, merges)?;
     let adds_space = table.metadata.flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
-    let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": META_SPACE});
-    let normalizers = match adds_space {
-        true => vec![json!({"type": "Prepend", "prepend": META_SPACE}), spaces],
-        false => vec![spaces],
-    };
-    let mut tokenizer: Tokenizer = serde_json::from_value(json!({
-        "version": "1.0",
-        "added_tokens": added,
-        "normalizer": {"type": "Sequence", "normalizers": normalizers},
-        "model": {"type": "BPE", "unk_token": unknown, "fuse_unk": true, "byte_fallback": true, "vocab": ids, "merges": merges},
-    }))
-    .map_err(unusable)?;
+    let mut normalizers = vec![Replace::new(" ", META_SPACE).map_err(unusable)?.into()];
+    if adds_space {
+        normalizers.insert(0, Prepend::new(META_SPACE.to_owned()).into());
+    }
+    tokenizer.with_normalizer(Some(Sequence::new(normalizers))).map_err(unusable)?;
+    let added = table.added_tokens().map(|(id, text)| defined.get(&id).unwrap_or(text).clone());
+    let added: Vec<_> = added.map(|text| AddedToken::from(text, true).normalized(false)).collect();
+    tokenizer.add_tokens(added).map_err(unusable)?;
     add_bos_and_eos(&mut tokenizer, table, true)?;
     Ok(tokenizer)
 }
