@@ -3,6 +3,9 @@
 //! The entries follow each family's `config.json` and modeling code in transformers. For GGUF files, they follow the
 //! converter and graphs of llama.cpp.
 
+mod properties;
+mod tensor_names;
+
 use super::nn::rope::RopeLayout;
 use super::peft::{
     GEMMA4_MODULES, GRANITE_HYBRID_MODULES, LATENT_MODULES, LFM2_MODULES, LLAMA_MODULES, Module, NEMOTRON_MODULES,
@@ -11,125 +14,14 @@ use super::peft::{
 
 pub use crate::backend::Activation;
 use crate::backend::{NormKind, RouterWeights};
-
-/// Which layers have a sliding window, unless the checkpoint lists them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SlidingWindows {
-    /// No layer.
-    Never,
-    /// All layers, if the checkpoint has a window.
-    All,
-    /// With `use_sliding_window`: the layers from `max_window_layers` on, or all without that key.
-    OptIn,
-    /// With `use_sliding_window`: the layers without a rotary embedding.
-    LayersWithoutRope,
-    /// All layers except every n-th, which is the last one of its group.
-    AllExceptEvery(usize),
-}
-
-/// Where a layer has norms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NormPlacement {
-    /// Before the mixer and before the feed-forward network.
-    Before,
-    /// After both: their outputs are normalized before the residual sum.
-    After,
-    BeforeAndAfter,
-}
-
-impl NormPlacement {
-    /// Whether the inputs of the mixer and of the feed-forward network are normalized.
-    pub fn is_before(self) -> bool {
-        self != Self::After
-    }
-
-    /// Whether the outputs of the mixer and of the feed-forward network are normalized.
-    pub fn is_after(self) -> bool {
-        self != Self::Before
-    }
-}
-
-/// Factors with which a network computes, from the checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Multipliers {
-    None,
-    /// Those of embeddings, scores and residual sums, and a divisor of the logits.
-    Granite,
-    /// One of the logits; the default is this one.
-    Logits(f32),
-}
-
-/// The norms of queries and keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QkNorms {
-    /// Each head is normalized by itself.
-    EachHead,
-    /// Each head is normalized by itself, after its rotation.
-    EachHeadAfterRope,
-    /// Each head is normalized by itself, and has weights of its own. Not all checkpoints of the family have the norms.
-    EachHeadOwnWeights,
-    /// All heads are normalized together.
-    AllHeads,
-}
-
-/// The layers without a rotary embedding (NoPE).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LayersWithoutRope {
-    None,
-    /// Every n-th layer.
-    Every(usize),
-    /// Those with full attention, if the checkpoint has a window.
-    FullAttention,
-}
-
-/// The rotary embedding of layers with a window.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum LocalRope {
-    /// That of the other layers.
-    Same,
-    /// Without context scaling.
-    Unscaled,
-    /// Without context scaling, and with its own base; the default is this one.
-    OwnBase(f32),
-}
-
-/// Mixers that have a recurrent state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecurrentMixer {
-    ShortConv,
-    /// `tiled`: GGUF files have the heads of values in another order; see [`RecurrenceShape::tiled`].
-    DeltaNet {
-        tiled: bool,
-    },
-    Mamba2,
-}
-
-/// What the mixtures of experts of a family have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpertRules {
-    pub weights: RouterWeights,
-    /// The default of `norm_topk_prob`.
-    pub normalise_weights: bool,
-    /// The default of `use_expert_bias`.
-    pub selection_bias: bool,
-    /// One more expert computes every token.
-    pub shared: Option<SharedExpert>,
-    /// The default of `num_dense_layers`.
-    pub leading_dense_layers: usize,
-    /// The router and the experts must have biases.
-    pub biases: bool,
-    /// In Hugging Face's files, the inputs of experts are rows, and the outputs of their gate and up projections alternate.
-    pub transposed: bool,
-}
-
-/// How the output of an expert that computes every token is weighted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SharedExpert {
-    /// By the sigmoid of a gate.
-    Gated,
-    /// By one.
-    Plain,
-}
+pub use properties::{
+    ExpertRules, LayersWithoutRope, LocalRope, Multipliers, NormPlacement, QkNorms, RecurrentMixer, SharedExpert,
+    SlidingWindows,
+};
+use tensor_names::{
+    GEMMA4_BARE_NAMES, GEMMA4_NAMES, GLM4_NAMES, GRANITE_HYBRID_NAMES, HUNYUAN_NAMES, LATENT_NAMES, LFM2_NAMES,
+    NEMOTRON_NAMES, QWEN3_NEXT_NAMES, QWEN35_NAMES,
+};
 
 /// The rules of Mixtral.
 pub const MIXTRAL_EXPERTS: ExpertRules = ExpertRules {
@@ -141,61 +33,6 @@ pub const MIXTRAL_EXPERTS: ExpertRules = ExpertRules {
     biases: false,
     transposed: false,
 };
-
-/// The names of Qwen 3.5's tensors in a layer with a delta network.
-const QWEN35_NAMES: &[(&str, &str)] = &[
-    ("attn_qkv", "linear_attn.in_proj_qkv"),
-    ("attn_gate", "linear_attn.in_proj_z"),
-    ("ssm_alpha", "linear_attn.in_proj_a"),
-    ("ssm_beta", "linear_attn.in_proj_b"),
-    ("ssm_conv1d", "linear_attn.conv1d"),
-    ("ssm_norm", "linear_attn.norm"),
-    ("ssm_out", "linear_attn.out_proj"),
-];
-
-/// The names of the tensors of Granite 4 in a layer. transformers calls the network of dense layers shared, too.
-const GRANITE_HYBRID_NAMES: &[(&str, &str)] = &[
-    ("ssm_in", "mamba.in_proj"),
-    ("ssm_conv1d", "mamba.conv1d"),
-    ("ssm_norm", "mamba.norm"),
-    ("ssm_out", "mamba.out_proj"),
-    ("ffn_gate_inp", "block_sparse_moe.router.layer"),
-    ("ffn_gate_up_exps", "block_sparse_moe.input_linear"),
-    ("ffn_down_exps", "block_sparse_moe.output_linear"),
-    ("ffn_gate_up", "shared_mlp.input_linear"),
-    ("ffn_down", "shared_mlp.output_linear"),
-    ("ffn_gate_up_shexp", "shared_mlp.input_linear"),
-    ("ffn_down_shexp", "shared_mlp.output_linear"),
-];
-
-/// The names of Nemotron-H's tensors.
-const NEMOTRON_NAMES: &[(&str, &str)] = &[
-    ("token_embd", "embeddings"),
-    ("output_norm", "norm_f"),
-    ("attn_norm", "norm"),
-    ("attn_q", "mixer.q_proj"),
-    ("attn_k", "mixer.k_proj"),
-    ("attn_v", "mixer.v_proj"),
-    ("attn_output", "mixer.o_proj"),
-    ("ssm_in", "mixer.in_proj"),
-    ("ssm_conv1d", "mixer.conv1d"),
-    ("ssm_norm", "mixer.norm"),
-    ("ssm_out", "mixer.out_proj"),
-    ("ffn_up", "mixer.up_proj"),
-    ("ffn_down", "mixer.down_proj"),
-    ("ffn_gate_inp", "mixer.gate"),
-    ("ffn_up_shexp", "mixer.shared_experts.up_proj"),
-    ("ffn_down_shexp", "mixer.shared_experts.down_proj"),
-];
-
-/// The names of Qwen3-Next's tensors in a layer with a delta network.
-const QWEN3_NEXT_NAMES: &[(&str, &str)] = &[
-    ("ssm_in", "linear_attn.in_proj_qkvz"),
-    ("ssm_ba", "linear_attn.in_proj_ba"),
-    ("ssm_conv1d", "linear_attn.conv1d"),
-    ("ssm_norm", "linear_attn.norm"),
-    ("ssm_out", "linear_attn.out_proj"),
-];
 
 /// The properties in which decoder families differ.
 #[derive(Debug, PartialEq)]
@@ -278,55 +115,6 @@ pub struct DecoderFamily {
     pub experts: Option<ExpertRules>,
 }
 
-/// The names of LFM2's tensors in a layer, and of the norm after all layers.
-const LFM2_NAMES: &[(&str, &str)] = &[
-    ("attn_norm", "operator_norm"),
-    ("attn_output", "self_attn.out_proj"),
-    ("attn_q_norm", "self_attn.q_layernorm"),
-    ("attn_k_norm", "self_attn.k_layernorm"),
-    ("shortconv.in_proj", "conv.in_proj"),
-    ("shortconv.conv", "conv.conv"),
-    ("shortconv.out_proj", "conv.out_proj"),
-    ("ffn_norm", "ffn_norm"),
-    ("ffn_gate", "feed_forward.w1"),
-    ("ffn_up", "feed_forward.w3"),
-    ("ffn_down", "feed_forward.w2"),
-    ("output_norm", "embedding_norm"),
-    ("ffn_gate_inp", "feed_forward.gate"),
-];
-
-/// The names of Hunyuan's norms of queries and keys.
-const HUNYUAN_NAMES: &[(&str, &str)] =
-    &[("attn_q_norm", "self_attn.query_layernorm"), ("attn_k_norm", "self_attn.key_layernorm")];
-
-/// The names of Gemma 4's tensors.
-const GEMMA4_NAMES: &[(&str, &str)] = &[
-    ("per_layer_token_embd", "embed_tokens_per_layer"),
-    ("per_layer_model_proj", "per_layer_model_projection"),
-    ("per_layer_proj_norm", "per_layer_projection_norm"),
-    ("inp_gate", "per_layer_input_gate"),
-    ("proj", "per_layer_projection"),
-    ("post_norm", "post_per_layer_input_norm"),
-    ("ffn_gate_inp", "router.proj"),
-    ("post_ffw_norm_1", "post_feedforward_layernorm_1"),
-    ("pre_ffw_norm_2", "pre_feedforward_layernorm_2"),
-    ("post_ffw_norm_2", "post_feedforward_layernorm_2"),
-];
-const GEMMA4_BARE_NAMES: &[(&str, &str)] = &[
-    ("layer_output_scale", "layer_scalar"),
-    ("ffn_gate_inp.scale", "router.scale"),
-    ("ffn_down_exps.scale", "router.per_expert_scale"),
-    ("ffn_gate_up_exps", "experts.gate_up_proj"),
-    ("ffn_down_exps", "experts.down_proj"),
-];
-
-/// The names of GLM-4's norms after the first one of a layer.
-const GLM4_NAMES: &[(&str, &str)] = &[
-    ("post_attention_norm", "post_self_attn_layernorm"),
-    ("ffn_norm", "post_attention_layernorm"),
-    ("post_ffw_norm", "post_mlp_layernorm"),
-];
-
 pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     name: "llama",
     model_types: &["llama"],
@@ -369,19 +157,6 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     adapter_modules: LLAMA_MODULES,
     experts: None,
 };
-
-/// The names of tensors of layers with latent attention.
-const LATENT_NAMES: &[(&str, &str)] = &[
-    ("attn_q_a", "self_attn.q_a_proj"),
-    ("attn_q_a_norm", "self_attn.q_a_layernorm"),
-    ("attn_q_b", "self_attn.q_b_proj"),
-    ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
-    ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
-    ("attn_kv_b", "self_attn.kv_b_proj"),
-    ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
-    ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
-    ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
-];
 
 /// GGUF files of DeepSeek 2 and 3 and of GLM-4.7-Flash have the same architecture.
 const DEEPSEEK2: DecoderFamily = DecoderFamily {
