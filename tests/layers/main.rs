@@ -2,6 +2,8 @@
 #![cfg(test)]
 
 mod doc_paths;
+mod family_page;
+mod family_rows;
 mod module_graph;
 mod schema_names;
 

@@ -9,7 +9,9 @@ mod model_folder;
 use crate::error::ModelError;
 pub use header::{Header, TensorInfo, parse_header, read_header};
 pub(crate) use header::{MXFP4_CODES, MXFP4_SCALES};
-pub use model_folder::{ModelFolder, OLD_TEXT_PREFIX, is_file_name, open, parse_json, read_config, read_json, shards};
+pub use model_folder::{
+    MULTIMODAL_TYPES, ModelFolder, OLD_TEXT_PREFIX, is_file_name, open, parse_json, read_config, read_json, shards,
+};
 
 /// An error with the name of the file.
 fn file_error(path: &std::path::Path, problem: impl std::fmt::Display) -> ModelError {
