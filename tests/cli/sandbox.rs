@@ -4,8 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use candle_core::{DType, Device, Tensor};
+use outpost_testing::huggingface_folder;
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::process::{MODEL, ServerProcess, folder};
 use crate::tiny_model::{self, TinyModel};
@@ -141,6 +143,60 @@ fn an_idle_process_that_is_stopped_ends_with_its_server() {
     serving.signal("TERM");
     assert_eq!(serving.wait(Duration::from_secs(10)), Some(0));
     until(|| "the process ends", || !is_alive(id));
+}
+
+/// The number of Gemma's tokens that are not special.
+const GEMMA_TOKENS: usize = 262_144;
+
+/// Byte-pair encoding with as many tokens as Gemma's, of one to three characters, and all their merges (520,064; Gemma has 514,906).
+fn large_bpe() -> Value {
+    let letters: Vec<String> =
+        ('a'..='z').chain('A'..='Z').chain('0'..='9').chain("-_".chars()).map(String::from).collect();
+    let (mut tokens, mut merges) = (letters.clone(), Vec::new());
+    for one in &letters {
+        for other in &letters {
+            tokens.push(format!("{one}{other}"));
+            merges.push([one.clone(), other.clone()]);
+        }
+    }
+    let triples = letters.iter().flat_map(|one| letters.iter().map(move |two| (one, two)));
+    let triples = triples.flat_map(|(one, two)| letters.iter().map(move |three| [one, two, three]));
+    for [one, two, three] in triples.take(GEMMA_TOKENS - tokens.len()) {
+        tokens.push(format!("{one}{two}{three}"));
+        merges.push([format!("{one}{two}"), three.clone()]);
+        merges.push([one.clone(), format!("{two}{three}")]);
+    }
+    let vocabulary: Map<String, Value> = tokens.into_iter().zip((0..).map(|id| json!(id))).collect();
+    json!({ "type": "BPE", "vocab": vocabulary, "merges": merges })
+}
+
+#[test]
+fn a_vocabulary_of_gemmas_size_fits_into_the_sandbox() {
+    let folder = folder(&TinyModel::default());
+    let large = huggingface_folder::model(&folder.path().join("models"), "large", "llama-tied");
+    let read = |name: &str| serde_json::from_slice::<Value>(&fs::read(large.join(name)).unwrap()).unwrap();
+    let mut tokenizer = read("tokenizer.json");
+    tokenizer["model"] = large_bpe();
+    let special = tokenizer["added_tokens"].as_array_mut().unwrap();
+    special.iter_mut().zip(GEMMA_TOKENS..).for_each(|(token, id)| token["id"] = id.into());
+    let rows = GEMMA_TOKENS + special.len();
+    // With line breaks and indentation, as published.
+    fs::write(large.join("tokenizer.json"), serde_json::to_vec_pretty(&tokenizer).unwrap()).unwrap();
+    let mut config = read("config.json");
+    config["vocab_size"] = rows.into();
+    fs::write(large.join("config.json"), config.to_string()).unwrap();
+    let embedding = "model.embed_tokens.weight";
+    let shard = large.join(read("model.safetensors.index.json")["weight_map"][embedding].as_str().unwrap());
+    let mut tensors = candle_core::safetensors::load(&shard, &Device::Cpu).unwrap();
+    let width = config["hidden_size"].as_u64().unwrap() as usize;
+    tensors.insert(embedding.to_owned(), Tensor::zeros((rows, width), DType::BF16, &Device::Cpu).unwrap());
+    candle_core::safetensors::save(&tensors, &shard).unwrap();
+
+    let serving = ServerProcess::start(folder.path(), &[]);
+    let (status, response) = chat(&serving, "large");
+    assert_eq!(status, 200, "{response}");
+    // <s>, <u>, hi, <a>
+    assert_eq!(response["usage"]["prompt_tokens"], 4, "{response}");
 }
 
 #[test]

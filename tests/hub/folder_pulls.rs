@@ -43,6 +43,20 @@ fn a_sentence_transformers_folder_makes_embeddings() {
 }
 
 #[test]
+fn all_modules_of_a_sentence_transformers_folder_are_installed() {
+    let repository = repository("encoders/gemma-embedding");
+    repository.pull_ok(&["hf:u/tiny-GGUF", "--name", "gemma"]);
+    let folder = repository.models().join("gemma");
+    for name in ["2_Dense/config.json", "2_Dense/model.safetensors", "3_Dense/model.safetensors"] {
+        assert_eq!(read(&folder.join(name)), read(&fixture("encoders/gemma-embedding").join(name)), "{name}");
+    }
+    let server = ServerProcess::start(repository.folder.path(), &["--no-pull"]);
+    let response =
+        server.request(reqwest::Method::POST, "/v1/embeddings", Some(&json!({ "model": "gemma", "input": "hello" })));
+    assert_eq!(response.status(), 200, "{}", response.text().unwrap());
+}
+
+#[test]
 fn a_diffusers_folder_is_installed_with_its_components() {
     let mut repository = repository("pipelines/sd1");
     repository.add_small("unet/diffusion_pytorch_model.bin", b"never");

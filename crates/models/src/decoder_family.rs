@@ -8,8 +8,8 @@ mod tensor_names;
 
 use super::nn::rope::RopeLayout;
 use super::peft::{
-    GEMMA4_MODULES, GRANITE_HYBRID_MODULES, LATENT_MODULES, LFM2_MODULES, LLAMA_MODULES, Module, NEMOTRON_MODULES,
-    QWEN3_NEXT_MODULES, QWEN35_MODULES,
+    GEMMA4_MODULES, GRANITE_HYBRID_MODULES, HUNYUAN_MOE_MODULES, LATENT_MODULES, LFM2_MODULES, LLAMA_MODULES, Module,
+    NEMOTRON_MODULES, QWEN3_NEXT_MODULES, QWEN35_MODULES, SHARED_EXPERT_MODULES,
 };
 
 pub use crate::backend::Activation;
@@ -20,7 +20,7 @@ pub use properties::{
 };
 use tensor_names::{
     GEMMA4_BARE_NAMES, GEMMA4_NAMES, GLM4_NAMES, GRANITE_HYBRID_NAMES, HUNYUAN_NAMES, LATENT_NAMES, LFM2_NAMES,
-    NEMOTRON_NAMES, QWEN3_NEXT_NAMES, QWEN35_NAMES,
+    NEMOTRON_NAMES, QWEN3_NEXT_NAMES, QWEN35_NAMES, SHARED_EXPERT_NAMES,
 };
 
 /// The rules of Mixtral.
@@ -32,6 +32,14 @@ pub const MIXTRAL_EXPERTS: ExpertRules = ExpertRules {
     leading_dense_layers: 0,
     biases: false,
     transposed: false,
+};
+
+/// The rules of DeepSeek 3, which others have taken over.
+const DEEPSEEK3_EXPERTS: ExpertRules = ExpertRules {
+    weights: RouterWeights::Sigmoid,
+    selection_bias: true,
+    shared: Some(SharedExpert::Plain),
+    ..MIXTRAL_EXPERTS
 };
 
 /// The properties in which decoder families differ.
@@ -52,6 +60,8 @@ pub struct DecoderFamily {
     /// The default of `partial_rotary_factor`.
     pub rotary_fraction: f32,
     pub qk_norms: Option<QkNorms>,
+    /// Not all checkpoints have the norms of queries and keys.
+    pub optional_qk_norms: bool,
     pub norms: NormPlacement,
     /// The kind of all norms.
     pub norm_kind: NormKind,
@@ -66,6 +76,8 @@ pub struct DecoderFamily {
     pub activation: Activation,
     pub windows: SlidingWindows,
     pub without_rope: LayersWithoutRope,
+    /// The leading layers, which have no experts, have a rotary embedding and full attention.
+    pub leading_layers_rotate: bool,
     /// The default of `tie_word_embeddings`.
     pub tied_embeddings: bool,
     /// The default of `rope_theta`.
@@ -124,6 +136,7 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     partial_rotary: false,
     rotary_fraction: 1.,
     qk_norms: None,
+    optional_qk_norms: false,
     norms: NormPlacement::Before,
     norm_kind: NormKind::Rms,
     parallel: false,
@@ -133,6 +146,7 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     activation: Activation::Silu,
     windows: SlidingWindows::Never,
     without_rope: LayersWithoutRope::None,
+    leading_layers_rotate: false,
     tied_embeddings: false,
     rope_base: 10_000.,
     local_rope: LocalRope::Same,
@@ -220,12 +234,7 @@ const NEMOTRON_H: DecoderFamily = DecoderFamily {
         ("exp_probs_b", "mixer.gate.e_score_correction_bias"),
     ],
     adapter_modules: NEMOTRON_MODULES,
-    experts: Some(ExpertRules {
-        weights: RouterWeights::Sigmoid,
-        selection_bias: true,
-        shared: Some(SharedExpert::Plain),
-        ..MIXTRAL_EXPERTS
-    }),
+    experts: Some(DEEPSEEK3_EXPERTS),
     ..LLAMA
 };
 
@@ -264,6 +273,26 @@ const OLMO3: DecoderFamily = DecoderFamily {
     ..LLAMA
 };
 
+const ERNIE45: DecoderFamily = DecoderFamily {
+    name: "ernie4_5",
+    model_types: &["ernie4_5"],
+    hugging_face_rope: RopeLayout::Interleaved,
+    tied_embeddings: true,
+    rope_base: 500_000.,
+    head_width: Some(128),
+    ..LLAMA
+};
+
+const HUNYUAN: DecoderFamily = DecoderFamily {
+    name: "hunyuan-dense",
+    model_types: &["hunyuan_v1_dense"],
+    rope: RopeLayout::Halves,
+    qk_norms: Some(QkNorms::EachHeadAfterRope),
+    ntk_alpha: true,
+    tensor_names: HUNYUAN_NAMES,
+    ..LLAMA
+};
+
 const GPT_OSS: DecoderFamily = DecoderFamily {
     name: "gpt-oss",
     model_types: &["gpt_oss"],
@@ -287,12 +316,23 @@ const COHERE: DecoderFamily = DecoderFamily {
     model_types: &["cohere"],
     hugging_face_rope: RopeLayout::Interleaved,
     qk_norms: Some(QkNorms::EachHeadOwnWeights),
+    optional_qk_norms: true,
     norm_kind: NormKind::Layer,
     parallel: true,
     multipliers: Multipliers::Logits(0.0625),
     tied_embeddings: true,
     rope_base: 500_000.,
     ..LLAMA
+};
+
+const COHERE2: DecoderFamily = DecoderFamily {
+    name: "cohere2",
+    model_types: &["cohere2"],
+    qk_norms: None,
+    windows: SlidingWindows::AllExceptEvery(4),
+    without_rope: LayersWithoutRope::FullAttention,
+    rope_base: 10_000.,
+    ..COHERE
 };
 
 const GEMMA3: DecoderFamily = DecoderFamily {
@@ -443,29 +483,49 @@ pub const FAMILIES: &[DecoderFamily] = &[
         ..OLMO3
     },
     DecoderFamily {
+        name: "glm4moe",
+        model_types: &["glm4_moe"],
+        rope: RopeLayout::Halves,
+        partial_rotary: true,
+        rotary_fraction: 0.5,
+        qk_norms: Some(QkNorms::EachHead),
+        optional_qk_norms: true,
+        tensor_names: SHARED_EXPERT_NAMES,
+        bare_names: &[("exp_probs_b", "mlp.gate.e_score_correction_bias")],
+        adapter_modules: SHARED_EXPERT_MODULES,
+        experts: Some(DEEPSEEK3_EXPERTS),
+        ..LLAMA
+    },
+    DecoderFamily {
         name: "seed_oss",
         model_types: &["seed_oss"],
         rope: RopeLayout::Halves,
         head_width: Some(128),
         ..LLAMA
     },
+    ERNIE45,
     DecoderFamily {
-        name: "ernie4_5",
-        model_types: &["ernie4_5"],
-        hugging_face_rope: RopeLayout::Interleaved,
-        tied_embeddings: true,
-        rope_base: 500_000.,
-        head_width: Some(128),
-        ..LLAMA
+        name: "ernie4_5-moe",
+        model_types: &["ernie4_5_moe"],
+        head_width: None,
+        tensor_names: SHARED_EXPERT_NAMES,
+        bare_names: &[("exp_probs_b", "mlp.moe_statics.e_score_correction_bias")],
+        adapter_modules: SHARED_EXPERT_MODULES,
+        experts: Some(ExpertRules {
+            selection_bias: true,
+            shared: Some(SharedExpert::Plain),
+            leading_dense_layers: 1,
+            ..MIXTRAL_EXPERTS
+        }),
+        ..ERNIE45
     },
+    HUNYUAN,
     DecoderFamily {
-        name: "hunyuan-dense",
-        model_types: &["hunyuan_v1_dense"],
-        rope: RopeLayout::Halves,
-        qk_norms: Some(QkNorms::EachHeadAfterRope),
-        ntk_alpha: true,
-        tensor_names: HUNYUAN_NAMES,
-        ..LLAMA
+        name: "hunyuan-moe",
+        model_types: &["hunyuan_v1_moe"],
+        adapter_modules: HUNYUAN_MOE_MODULES,
+        experts: Some(ExpertRules { shared: Some(SharedExpert::Plain), ..MIXTRAL_EXPERTS }),
+        ..HUNYUAN
     },
     DecoderFamily {
         name: "exaone4",
@@ -489,27 +549,20 @@ pub const FAMILIES: &[DecoderFamily] = &[
         ..LLAMA
     },
     COHERE,
+    COHERE2,
     DecoderFamily {
-        name: "cohere2",
-        model_types: &["cohere2"],
-        qk_norms: None,
-        windows: SlidingWindows::AllExceptEvery(4),
-        without_rope: LayersWithoutRope::FullAttention,
-        rope_base: 10_000.,
-        ..COHERE
+        name: "cohere2moe",
+        model_types: &["cohere2_moe"],
+        leading_layers_rotate: true,
+        head_width: Some(128),
+        tensor_names: SHARED_EXPERT_NAMES,
+        adapter_modules: SHARED_EXPERT_MODULES,
+        experts: Some(ExpertRules { shared: Some(SharedExpert::Averaged), ..MIXTRAL_EXPERTS }),
+        ..COHERE2
     },
     GPT_OSS,
     DEEPSEEK2,
-    DecoderFamily {
-        model_types: &["deepseek_v3", "glm4_moe_lite"],
-        experts: Some(ExpertRules {
-            weights: RouterWeights::Sigmoid,
-            selection_bias: true,
-            shared: Some(SharedExpert::Plain),
-            ..MIXTRAL_EXPERTS
-        }),
-        ..DEEPSEEK2
-    },
+    DecoderFamily { model_types: &["deepseek_v3", "glm4_moe_lite"], experts: Some(DEEPSEEK3_EXPERTS), ..DEEPSEEK2 },
     NEMOTRON_H,
     DecoderFamily { name: "nemotron_h_moe", model_types: &[], ..NEMOTRON_H },
 ];

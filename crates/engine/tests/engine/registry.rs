@@ -171,12 +171,16 @@ fn changes_on_disk_are_noticed_at_the_next_use() {
 #[test]
 fn a_change_of_any_file_of_a_model_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
-    for (kind, name) in [("encoders", "bert-mean"), ("pipelines", "sd1")] {
+    for (kind, name) in [("encoders", "bert-mean"), ("encoders", "bert-dense"), ("pipelines", "sd1")] {
         add_fixture(kind, dir.path(), name);
     }
     let (engine, _) = start(dir.path(), 1 << 30);
     let models = engine.models();
     let vectors = |id: &str| models.load_encoder(id, ModelKind::Embedding);
+    let first = vectors("bert-dense").unwrap();
+    let module = dir.path().join("bert-dense/2_Dense/config.json");
+    replace(&module, &[fs::read(&module).unwrap(), b"\n".to_vec()].concat());
+    assert!(!Arc::ptr_eq(&first, &vectors("bert-dense").unwrap()));
     let first = vectors("bert-mean").unwrap();
     let config = dir.path().join("bert-mean/tokenizer_config.json");
     replace(&config, &[fs::read(&config).unwrap(), b"\n".to_vec()].concat());

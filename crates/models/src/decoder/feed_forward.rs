@@ -2,6 +2,7 @@
 
 use crate::backend::{Activation, Backend, Norm, Tensor};
 use crate::decoder_config::{DecoderConfig, DenseConfig, FeedForwardConfig, MoeConfig, SharedExpertConfig};
+use crate::decoder_family;
 use crate::error::{ModelError, Result};
 use crate::nn::{ChannelFactors, Context, MixtureOfExperts, Mlp, SharedExpert};
 use crate::weights::{Candidate, Loader, Role};
@@ -138,9 +139,10 @@ fn load_mixture<B: Backend>(
     let bias = || loader.bias(&format!("blk.{layer}.exp_probs_b"), count);
     let experts = (0..count).map(|expert| load_expert(loader, width, layer, plan, expert));
     let gate = || loader.precise(&format!("blk.{layer}.ffn_gate_inp_shexp"), 1, width, false);
-    let shared = |SharedExpertConfig { inner, weighted }| {
+    let shared = |SharedExpertConfig { inner, kind }| {
         let mlp = load_network(loader, layer, "_shexp", [width, inner], activation, gated)?;
-        Ok::<_, ModelError>(SharedExpert { mlp, gate: weighted.then(gate).transpose()? })
+        let gate = (kind == decoder_family::SharedExpert::Gated).then(gate).transpose()?;
+        Ok::<_, ModelError>(SharedExpert { mlp, gate, is_averaged: kind == decoder_family::SharedExpert::Averaged })
     };
     let scales = loader.optional_vector(&format!("blk.{layer}.ffn_down_exps.scale"), Role::Weight, count)?;
     let scales = scales.map(|scales| ChannelFactors::new(loader.backend(), &scales));

@@ -1,7 +1,7 @@
 //! Reads a decoder's configuration from the `config.json` of a Hugging Face folder. `configuration_*.py` in transformers
 //! describe the keys.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::rope_from_config_json::{growth, latent_magnitude, ropes};
 use super::unknown_family::{UnknownFamily, unknown_modules};
@@ -10,7 +10,7 @@ use super::{
     Mamba2Config, MixerConfig, MoeConfig, PerLayerConfig, SharedExpertConfig, ShortConvConfig, add_query_rope,
     symmetric_window,
 };
-use crate::backend::{ExpertGroups, NormKind, RecurrenceShape, Routing};
+use crate::backend::{ExpertGroups, NormKind, RecurrenceShape, RouterWeights, Routing};
 use crate::config_json::ConfigJson;
 use crate::decoder_family::{
     self, Activation, DecoderFamily, ExpertRules, LayersWithoutRope, MIXTRAL_EXPERTS, Multipliers, NormPlacement,
@@ -22,6 +22,8 @@ use crate::nn::rope::RopeLayout;
 use crate::safetensors::ModelFolder;
 use crate::weights::{Role, Weights as _};
 
+/// The period of layers with full attention among the leading ones, which have no experts.
+const LEADING_PERIOD: &str = "prefix_dense_sliding_window_pattern";
 /// The hidden layer of Granite 4's network that computes every token.
 const GRANITE_INNER: &str = "shared_intermediate_size";
 
@@ -209,14 +211,16 @@ fn widen_sharing_layers(config: &ConfigJson<'_>, layers: &mut [LayerConfig]) -> 
 }
 
 fn norm(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<NormSpec> {
+    // Cohere's models with experts may have the other kind.
+    let kind = if config.get("rms_norm_eps").is_some() { NormKind::Rms } else { family.norm_kind };
     let epsilon = match family.recurrent {
         Some(RecurrentMixer::ShortConv) => "norm_eps",
         _ if family.single_sublayers => "layer_norm_epsilon",
-        _ if family.norm_kind == NormKind::Layer => "layer_norm_eps",
+        _ if kind == NormKind::Layer => "layer_norm_eps",
         _ => "rms_norm_eps",
     };
     Ok(NormSpec {
-        kind: family.norm_kind,
+        kind,
         epsilon: config.required_float(epsilon)?,
         offset: if family.zero_centred_norms { 1. } else { 0. },
     })
@@ -232,12 +236,10 @@ fn latent(config: &ConfigJson<'_>) -> Result<LatentConfig> {
     })
 }
 
-/// Checkpoints of Command R say whether they have the norms.
+/// Checkpoints of families that have the norms only in some say it.
 fn qk_norms(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Option<QkNorms>> {
-    Ok(match family.qk_norms {
-        Some(QkNorms::EachHeadOwnWeights) if !config.flag("use_qk_norm")?.unwrap_or(false) => None,
-        norms => norms,
-    })
+    let has_norms = !family.optional_qk_norms || config.flag("use_qk_norm")?.unwrap_or(false);
+    Ok(family.qk_norms.filter(|_| has_norms))
 }
 
 /// The factor of the logits. Granite has a divisor.
@@ -347,7 +349,20 @@ fn clamped_swiglu(config: &ConfigJson<'_>) -> Result<Activation> {
     Ok(Activation::ClampedSwiglu)
 }
 
-/// Mixtral has `num_local_experts` and `intermediate_size`, Nemotron 3 `n_routed_experts`, Gemma 4 `top_k_experts`.
+/// The first of the keys that the file has, an integer from 1 to `max`. It may be a list with the same one for each layer.
+fn first_integer(config: &ConfigJson<'_>, keys: &[&str], max: usize) -> Result<Option<usize>> {
+    let Some(key) = keys.iter().find(|key| config.get(key).is_some()) else { return Ok(None) };
+    let Some(Value::Array(of_layers)) = config.get(key) else { return config.integer(key, max) };
+    match of_layers.split_first() {
+        Some((first, rest)) if rest.iter().all(|other| other == first) => {
+            ConfigJson { value: &json!({ (*key): first }), path: config.path }.integer(key, max)
+        }
+        _ => reject_config(format!("{key} must have the same number for all layers")),
+    }
+}
+
+/// Mixtral has `num_local_experts` and `intermediate_size`, Nemotron 3 `n_routed_experts`, Gemma 4 `top_k_experts`, ERNIE 4.5
+/// `moe_num_experts` and `moe_k`, Hunyuan `moe_topk`. Cohere's `expert_selection_fn` is the function of the selected scores.
 fn experts(
     config: &ConfigJson<'_>,
     family: &DecoderFamily,
@@ -357,27 +372,13 @@ fn experts(
     if config.get("moe_latent_size").is_some() {
         return reject_config("experts with a moe_latent_size are not supported".to_owned());
     }
-    let own = match config.integer("num_local_experts", 1 << 12)? {
-        None => config.integer("n_routed_experts", 1 << 12)?,
-        count => count,
+    let required = |keys: &[&str], name: &str, max: usize| match first_integer(config, keys, max)? {
+        Some(number) => Ok(number),
+        None => config.required(name, max),
     };
-    let count = own.map_or_else(|| config.required("num_experts", 1 << 12), Ok)?;
-    let inner = match config.integer("moe_intermediate_size", 1 << 20)? {
-        Some(inner) => inner,
-        None => config.required("intermediate_size", 1 << 20)?,
-    };
-    let shared = |kind: SharedExpert| {
-        let (key, weighted) = match kind {
-            SharedExpert::Gated => ("shared_expert_intermediate_size", true),
-            SharedExpert::Plain if family.single_sublayers => ("moe_shared_expert_intermediate_size", false),
-            SharedExpert::Plain => (GRANITE_INNER, false),
-        };
-        let inner = match config.integer("n_shared_experts", 1 << 10)?.filter(|_| !family.single_sublayers) {
-            Some(count) => count * inner,
-            None => config.required(key, 1 << 20)?,
-        };
-        Ok::<_, ModelError>(SharedExpertConfig { inner, weighted })
-    };
+    let counts = ["num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"];
+    let count = required(&counts, "num_experts", 1 << 12)?;
+    let inner = required(&["moe_intermediate_size"], "intermediate_size", 1 << 20)?;
     if config.text("topk_method")? == Some("group_limited_greedy") && config.integer("n_group", 1 << 12)? > Some(1) {
         return reject_config("experts of groups that are chosen by their best expert are not supported".to_owned());
     }
@@ -385,18 +386,65 @@ fn experts(
         None | Some(1) => None,
         Some(count) => Some(ExpertGroups { count, used: config.required("topk_group", 1 << 12)? }),
     };
-    let used = if family.experts_beside_dense { "top_k_experts" } else { "num_experts_per_tok" };
+    let used: &[&str] = match family.experts_beside_dense {
+        true => &["top_k_experts"],
+        false => &["num_experts_per_tok", "moe_k", "moe_topk"],
+    };
+    let normalise_weights = config.flag("norm_topk_prob")?.unwrap_or(rules.normalise_weights);
+    let (weights, normalise_weights) = match config.text("expert_selection_fn")? {
+        None => (rules.weights, normalise_weights),
+        Some("softmax") => (RouterWeights::Softmax, true),
+        Some("sigmoid") => (RouterWeights::Sigmoid, normalise_weights),
+        Some(other) => return reject_config(format!("an expert_selection_fn of {other} is not supported")),
+    };
     let routing = Routing {
-        experts_per_token: config.required(used, 1 << 12)?,
-        weights: rules.weights,
-        normalise_weights: config.flag("norm_topk_prob")?.unwrap_or(rules.normalise_weights),
+        experts_per_token: required(used, used.first().unwrap_or(&""), 1 << 12)?,
+        weights,
+        normalise_weights,
         scale: config.float("routed_scaling_factor")?.unwrap_or(1.),
         groups,
     };
     let selection_bias = config.flag("use_expert_bias")?.unwrap_or(rules.selection_bias);
-    let shared = rules.shared.map(shared).transpose()?;
+    let shared = match rules.shared {
+        Some(kind) => shared_expert(config, family, kind, inner)?,
+        None => None,
+    };
     let (gated, biases) = (family.gated, rules.biases);
     Ok(MoeConfig { count, inner, activation, gated, routing, selection_bias, biases, shared })
+}
+
+/// The experts that compute every token, as one network. `inner`: the length of the hidden layer of another expert.
+fn shared_expert(
+    config: &ConfigJson<'_>,
+    family: &DecoderFamily,
+    kind: SharedExpert,
+    inner: usize,
+) -> Result<Option<SharedExpertConfig>> {
+    let kind = match (kind, config.text("shared_expert_combination_strategy")?) {
+        (SharedExpert::Averaged, Some("sum")) => SharedExpert::Plain,
+        (SharedExpert::Averaged, Some(other)) if other != "average" => {
+            return reject_config(format!("a shared_expert_combination_strategy of {other} is not supported"));
+        }
+        (kind, _) => kind,
+    };
+    let key = match kind {
+        SharedExpert::Gated => "shared_expert_intermediate_size",
+        _ if family.single_sublayers => "moe_shared_expert_intermediate_size",
+        _ => GRANITE_INNER,
+    };
+    let counts = ["n_shared_experts", "moe_num_shared_experts", "num_shared_expert", "num_shared_experts"];
+    let counts: &[&str] = if family.single_sublayers { &[] } else { &counts };
+    // For example, the largest version of ERNIE 4.5.
+    if counts.iter().any(|key| config.get(key).and_then(Value::as_u64) == Some(0)) {
+        return Ok(None);
+    }
+    let inner = match first_integer(config, counts, 1 << 10)? {
+        Some(count) => count * inner,
+        // In transformers, Hunyuan has one.
+        None if family.ntk_alpha => inner,
+        None => config.required(key, 1 << 20)?,
+    };
+    Ok(Some(SharedExpertConfig { inner, kind }))
 }
 
 /// What a layer of a family with [`DecoderFamily::single_sublayers`] is.
@@ -465,8 +513,9 @@ fn single_layers(
     sublayers.iter().map(layer).collect()
 }
 
-/// The feed-forward networks of the layers: those that `mlp_layer_types` lists, or experts, except in the first `num_dense_layers` or
-/// `first_k_dense_replace`, in `mlp_only_layers`, and between multiples of `decoder_sparse_step`.
+/// The feed-forward networks of the layers: those that `mlp_layer_types` lists, or experts, except in the first `num_dense_layers`,
+/// `first_k_dense_replace` or `moe_layer_start_index`, in `mlp_only_layers`, after `moe_layer_end_index`, and between multiples of
+/// `decoder_sparse_step` or `moe_layer_interval`.
 fn feed_forward(config: &ConfigJson<'_>, family: &DecoderFamily, layer_count: usize) -> Result<Vec<FeedForwardConfig>> {
     let activation = activation(config, family)?;
     // Granite 4 has models without experts, too.
@@ -486,17 +535,24 @@ fn feed_forward(config: &ConfigJson<'_>, family: &DecoderFamily, layer_count: us
         Some(Ok(count)) => Ok(Some(count)),
         Some(Err(count)) => reject_config(format!("{key} is {count}, it must be a number")),
     };
-    let leading = count("num_dense_layers")?.or(count("first_k_dense_replace")?);
+    let leading = count("num_dense_layers")?.or(count("first_k_dense_replace")?).or(count("moe_layer_start_index")?);
     let leading = leading.unwrap_or(rules.leading_dense_layers as u64);
+    let last = match config.get("moe_layer_end_index") {
+        Some(index) if index.as_i64() != Some(-1) => count("moe_layer_end_index")?,
+        _ => None,
+    };
     let types = config.list("mlp_layer_types", Value::as_str)?;
     if let Some(types) = types.as_ref().filter(|types| types.len() != layer_count) {
         return reject_config(format!("mlp_layer_types has {} entries for {layer_count} layers", types.len()));
     }
     let dense_layers = config.list("mlp_only_layers", |item| item.as_u64())?.unwrap_or_default();
-    let step = config.integer("decoder_sparse_step", 1 << 10)?.unwrap_or(1) as u64;
+    let step = first_integer(config, &["decoder_sparse_step", "moe_layer_interval"], 1 << 10)?.unwrap_or(1) as u64;
     let is_sparse = |layer: &u64| match &types {
         Some(types) => types.get(*layer as usize) == Some(&"sparse"),
-        None => *layer >= leading && !dense_layers.contains(layer) && (layer + 1).is_multiple_of(step),
+        None => {
+            let is_between = *layer >= leading && last.is_none_or(|last| *layer <= last);
+            is_between && !dense_layers.contains(layer) && (layer + 1).is_multiple_of(step)
+        }
     };
     let network = |layer: u64| if is_sparse(&layer) { Ok(sparse) } else { dense() };
     (0..layer_count as u64).map(network).collect()
@@ -506,6 +562,7 @@ fn dense(config: &ConfigJson<'_>, family: &DecoderFamily, activation: Activation
     let inner = match family.recurrent {
         Some(RecurrentMixer::ShortConv) if family.experts.is_none() => lfm2_inner(config)?,
         Some(RecurrentMixer::Mamba2) if !family.single_sublayers => config.required(GRANITE_INNER, 1 << 20)?,
+        _ if let Some(inner) = config.integer("prefix_dense_intermediate_size", 1 << 20)? => inner,
         _ => config.required("intermediate_size", 1 << 20)?,
     };
     Ok(DenseConfig { inner, activation, gated: family.gated })
@@ -526,12 +583,14 @@ fn layers(
     let windows = windows(config, family, &rotates)?;
     let only_windows_rotate =
         family.without_rope == LayersWithoutRope::FullAttention && config.get("sliding_window").is_some();
+    let leading_rotate = family.leading_layers_rotate && config.integer_or(LEADING_PERIOD, 1, 1 << 10)? == 1;
     let recurrent = recurrent_mixers(config, family, layer_count)?;
     let has_values = !(family.value_norms && config.flag("attention_k_eq_v")? == Some(true));
     let plans = rotates.into_iter().zip(windows).zip(recurrent).zip(feed_forward).zip(sizes);
     let mut layers = Vec::with_capacity(layer_count);
     for ((((rotates, window), recurrent), feed_forward), &[kv_heads, head_width]) in plans {
-        let rotates = rotates && (window.is_some() || !only_windows_rotate);
+        let leading_rotates = leading_rotate && matches!(feed_forward, FeedForwardConfig::Dense(_));
+        let rotates = rotates && (window.is_some() || !only_windows_rotate || leading_rotates);
         let rope = rotates.then_some(if window.is_some() { ropes - 1 } else { 0 });
         let keys_as_values = !has_values && window.is_none();
         let own = AttentionConfig { window, rope, kv_heads, head_width, keys_as_values, ..attention };
@@ -714,12 +773,21 @@ fn windows(config: &ConfigJson<'_>, family: &DecoderFamily, rotates: &[bool]) ->
         (SlidingWindows::AllExceptEvery(_), None) => config.integer("sliding_window_pattern", 1 << 10)?,
         _ => None,
     };
+    let leading = match &types {
+        None if family.leading_layers_rotate => config.count("first_k_dense_replace", layer_count)?,
+        _ => 0,
+    };
+    if leading > 0 && config.integer_or(LEADING_PERIOD, 1, 1 << 10)? != 1 {
+        return reject_config(format!("a {LEADING_PERIOD} other than 1 is supported only with layer_types"));
+    }
     let has_window = |layer: usize| match family.windows {
         SlidingWindows::Never => false,
         SlidingWindows::All => true,
         SlidingWindows::OptIn => layer >= first_windowed || family.experts.is_some(),
         SlidingWindows::LayersWithoutRope => !rotates.get(layer).copied().unwrap_or(true),
-        SlidingWindows::AllExceptEvery(every) => !(layer + 1).is_multiple_of(own_period.unwrap_or(every)),
+        SlidingWindows::AllExceptEvery(every) => {
+            layer >= leading && !(layer - leading + 1).is_multiple_of(own_period.unwrap_or(every))
+        }
     };
     let Some(types) = types else {
         return Ok((0..layer_count).map(|layer| window.filter(|_| has_window(layer))).collect());

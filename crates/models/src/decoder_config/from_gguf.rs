@@ -9,8 +9,8 @@ use super::{
 };
 use crate::backend::{ExpertGroups, NormKind, RecurrenceShape, RouterWeights, Routing};
 use crate::decoder_family::{
-    self, DecoderFamily, LayersWithoutRope, LocalRope, MIXTRAL_EXPERTS, Multipliers, NormPlacement, QkNorms,
-    RecurrentMixer, SharedExpert, SlidingWindows,
+    self, DecoderFamily, LayersWithoutRope, LocalRope, MIXTRAL_EXPERTS, Multipliers, NormPlacement, RecurrentMixer,
+    SharedExpert, SlidingWindows,
 };
 use crate::error::{ModelError, reject_config};
 use crate::gguf::{ArchitectureMetadata, Array, Header, Value};
@@ -81,7 +81,7 @@ impl DecoderConfig {
             rope: Some(0),
             query_rope: add_query_rope(&mut ropes, growth(&keys)?),
             rope_layout: family.rope,
-            qk_norms: family.qk_norms.filter(|norms| *norms != QkNorms::EachHeadOwnWeights || has_qk_norms),
+            qk_norms: family.qk_norms.filter(|_| !family.optional_qk_norms || has_qk_norms),
             biases: family.biases,
             scale: match (&latent, keys.nonzero_float("attention.scale")?) {
                 (Some(latent), _) => latent.scale() * latent_magnitude(&keys)?.powi(2),
@@ -98,16 +98,19 @@ impl DecoderConfig {
         };
         let has_values =
             |layer: usize| !family.value_norms || header.tensor(&format!("blk.{layer}.attn_v.weight")).is_some();
-        let epsilon = match family.norm_kind {
-            NormKind::Rms => "attention.layer_norm_rms_epsilon",
-            NormKind::Layer => "attention.layer_norm_epsilon",
+        const RMS_EPSILON: &str = "attention.layer_norm_rms_epsilon";
+        const LAYER_EPSILON: &str = "attention.layer_norm_epsilon";
+        // Cohere's models with experts may have the other kind.
+        let (norm_kind, epsilon) = match family.norm_kind {
+            NormKind::Layer if !keys.has(RMS_EPSILON) || keys.has(LAYER_EPSILON) => (NormKind::Layer, LAYER_EPSILON),
+            _ => (NormKind::Rms, RMS_EPSILON),
         };
         let logit_scale = keys.nonzero_float("logit_scale")?.unwrap_or(1.);
         let mut found = Self {
             width,
             vocabulary: vocabulary(header)?,
             context: keys.required("context_length", 1 << 24)?,
-            norm: NormSpec { kind: family.norm_kind, epsilon: keys.float(epsilon, 1e-5)?, offset: 0. },
+            norm: NormSpec { kind: norm_kind, epsilon: keys.float(epsilon, 1e-5)?, offset: 0. },
             ropes,
             layers: layers(&keys, family, &kv_heads, (attention, local_head_width), has_values)?,
             mtp: None,
@@ -255,6 +258,12 @@ fn feed_forward(
     if family.experts_beside_dense {
         return lengths()?.into_iter().map(|inner| Ok(FeedForwardConfig::Both(dense(inner)?, experts))).collect();
     }
+    if keys.integer("interleave_moe_layer_step").is_some_and(|step| step > 1) {
+        return reject_config(format!(
+            "{} is more than 1, which is not supported",
+            keys.key("interleave_moe_layer_step")
+        ));
+    }
     let leading = usize::try_from(keys.integer("leading_dense_block_count").unwrap_or(0)).unwrap_or(usize::MAX);
     let lengths = if leading > 0 { lengths()? } else { vec![0; layer_count] };
     let network = |(layer, inner): (usize, usize)| match layer < leading {
@@ -292,7 +301,7 @@ fn experts(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<Mo
             }
             _ => keys.required(SHARED_LENGTH, 1 << 20)?,
         };
-        Ok::<_, ModelError>(SharedExpertConfig { inner, weighted: kind == SharedExpert::Gated })
+        Ok::<_, ModelError>(SharedExpertConfig { inner, kind })
     };
     Ok(MoeConfig {
         count: keys.required("expert_count", 1 << 12)?,
@@ -313,7 +322,8 @@ fn experts(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<Mo
         // Files of DeepSeek 2 and 3 have the same architecture.
         selection_bias: rules.selection_bias || (family.latent && weights == RouterWeights::Sigmoid),
         biases: rules.biases,
-        shared: rules.shared.map(shared).transpose()?,
+        // The largest version of ERNIE 4.5 has none.
+        shared: rules.shared.filter(|_| has_shared).map(shared).transpose()?,
     })
 }
 
@@ -478,7 +488,10 @@ fn layers(
             && match family.without_rope {
                 LayersWithoutRope::None => true,
                 LayersWithoutRope::Every(every) => !(layer + 1).is_multiple_of(every),
-                LayersWithoutRope::FullAttention => own_window.is_some() || window.is_none(),
+                LayersWithoutRope::FullAttention => {
+                    let is_leading = matches!(feed_forward, FeedForwardConfig::Dense(_));
+                    own_window.is_some() || window.is_none() || (family.leading_layers_rotate && is_leading)
+                }
             };
         let rope = if own_window.is_some() && family.local_rope != LocalRope::Same { 1 } else { 0 };
         let rope = rotates.then_some(rope);

@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::backend::{AttentionShape, NormKind, RecurrenceShape, Routing};
-use super::decoder_family::{Activation, DecoderFamily, NormPlacement, QkNorms};
+use super::decoder_family::{Activation, DecoderFamily, NormPlacement, QkNorms, SharedExpert};
 use super::kv::{KvShape, KvType};
 use super::nn::NormSpec;
 use super::nn::rope::{Growth, RopeLayout, RopeScaling, RopeSpec};
@@ -242,8 +242,7 @@ pub struct MoeConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedExpertConfig {
     pub inner: usize,
-    /// Its output is multiplied by the sigmoid of a gate.
-    pub weighted: bool,
+    pub kind: SharedExpert,
 }
 
 /// The sizes of a decoder without experts.

@@ -84,10 +84,10 @@ mod tests {
     fn the_nearest_family_is_the_version_before() {
         for (name, expected) in [
             ("gemma9", Some("gemma4")),
-            ("glm4moe", Some("glm4")),
+            ("glm4v", Some("glm4")),
             ("llama4", Some("llama")),
             ("qwen9", Some("qwen3")),
-            ("ernie4_5-moe", Some("ernie4_5")),
+            ("ernie4_5-vl", Some("ernie4_5")),
             ("mamba", None),
             ("rwkv6", None),
         ] {

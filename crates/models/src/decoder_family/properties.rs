@@ -56,7 +56,7 @@ pub enum QkNorms {
     EachHead,
     /// Each head is normalized by itself, after its rotation.
     EachHeadAfterRope,
-    /// Each head is normalized by itself, and has weights of its own. Not all checkpoints of the family have the norms.
+    /// Each head is normalized by itself, and has weights of its own.
     EachHeadOwnWeights,
     /// All heads are normalized together.
     AllHeads,
@@ -119,4 +119,6 @@ pub enum SharedExpert {
     Gated,
     /// By one.
     Plain,
+    /// By one half, and the sum of the others, too.
+    Averaged,
 }

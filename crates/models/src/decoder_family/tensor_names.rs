@@ -72,9 +72,22 @@ pub const LFM2_NAMES: &[(&str, &str)] = &[
     ("ffn_gate_inp", "feed_forward.gate"),
 ];
 
-/// The names of Hunyuan's norms of queries and keys.
-pub const HUNYUAN_NAMES: &[(&str, &str)] =
-    &[("attn_q_norm", "self_attn.query_layernorm"), ("attn_k_norm", "self_attn.key_layernorm")];
+/// The names of Hunyuan's norms of queries and keys, and of tensors of its experts.
+pub const HUNYUAN_NAMES: &[(&str, &str)] = &[
+    ("attn_q_norm", "self_attn.query_layernorm"),
+    ("attn_k_norm", "self_attn.key_layernorm"),
+    ("ffn_gate_inp", "mlp.gate.wg"),
+    ("ffn_gate_shexp", "mlp.shared_mlp.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_mlp.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_mlp.down_proj"),
+];
+
+/// The names of tensors of experts that compute every token in DeepSeek and in families after it.
+pub const SHARED_EXPERT_NAMES: &[(&str, &str)] = &[
+    ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
+];
 
 /// The names of Gemma 4's tensors.
 pub const GEMMA4_NAMES: &[(&str, &str)] = &[

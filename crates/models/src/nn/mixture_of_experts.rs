@@ -27,6 +27,8 @@ pub(crate) struct SharedExpert<B: Backend> {
     pub mlp: Mlp<B>,
     /// Projects a token to one number. Its sigmoid is the weight of the expert, which is one without a gate.
     pub gate: Option<Linear<B>>,
+    /// The output of the mixture is the mean of that of this expert and that of the others.
+    pub is_averaged: bool,
 }
 
 impl<B: Backend> MixtureOfExperts<B> {
@@ -50,6 +52,9 @@ impl<B: Backend> MixtureOfExperts<B> {
         ctx.add_experts(&mut out, &experts.collect::<Vec<_>>(), x, &weights)?;
         if let Some(shared) = &self.shared {
             shared.add_to(ctx, &mut out, x)?;
+            if shared.is_averaged {
+                ctx.multiply(&mut out, 0.5)?;
+            }
         }
         Ok(out)
     }

@@ -26,8 +26,8 @@ use config::PeftConfig;
 pub(crate) use fitted_adapter::FittedAdapter;
 pub use loaded_adapter::LoadedAdapter;
 pub use tensor_names::{
-    GEMMA4_MODULES, GRANITE_HYBRID_MODULES, LATENT_MODULES, LFM2_MODULES, LLAMA_MODULES, Module, NEMOTRON_MODULES,
-    QWEN3_NEXT_MODULES, QWEN35_MODULES, find_module, projections_of,
+    GEMMA4_MODULES, GRANITE_HYBRID_MODULES, HUNYUAN_MOE_MODULES, LATENT_MODULES, LFM2_MODULES, LLAMA_MODULES, Module,
+    NEMOTRON_MODULES, QWEN3_NEXT_MODULES, QWEN35_MODULES, SHARED_EXPERT_MODULES, find_module, projections_of,
 };
 use tensor_names::{ParsedName, Role};
 pub use write::{NewModule, PeftFiles, write};

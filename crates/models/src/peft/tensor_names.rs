@@ -143,6 +143,31 @@ pub const LATENT_MODULES: &[Module] = &[
     module("layers", "mlp.shared_experts.down_proj", &["ffn_down_shexp"], 1),
 ];
 
+/// The modules of attention and feed-forward networks, and of experts that compute every token.
+pub const SHARED_EXPERT_MODULES: &[Module] = &[
+    module("layers", "self_attn.q_proj", &["attn_q"], 1),
+    module("layers", "self_attn.k_proj", &["attn_k"], 1),
+    module("layers", "self_attn.v_proj", &["attn_v"], 1),
+    module("layers", "self_attn.o_proj", &["attn_output"], 1),
+    module("layers", "mlp.gate_proj", &["ffn_gate"], 1),
+    module("layers", "mlp.up_proj", &["ffn_up"], 1),
+    module("layers", "mlp.down_proj", &["ffn_down"], 1),
+    module("layers", "mlp.shared_experts.gate_proj", &["ffn_gate_shexp"], 1),
+    module("layers", "mlp.shared_experts.up_proj", &["ffn_up_shexp"], 1),
+    module("layers", "mlp.shared_experts.down_proj", &["ffn_down_shexp"], 1),
+];
+
+/// The modules of Hunyuan with experts.
+pub const HUNYUAN_MOE_MODULES: &[Module] = &[
+    module("layers", "self_attn.q_proj", &["attn_q"], 1),
+    module("layers", "self_attn.k_proj", &["attn_k"], 1),
+    module("layers", "self_attn.v_proj", &["attn_v"], 1),
+    module("layers", "self_attn.o_proj", &["attn_output"], 1),
+    module("layers", "mlp.shared_mlp.gate_proj", &["ffn_gate_shexp"], 1),
+    module("layers", "mlp.shared_mlp.up_proj", &["ffn_up_shexp"], 1),
+    module("layers", "mlp.shared_mlp.down_proj", &["ffn_down_shexp"], 1),
+];
+
 /// The modules of all decoders. Some have several entries.
 fn decoder_modules() -> impl Iterator<Item = &'static Module> {
     let of_decoders = [
@@ -153,6 +178,8 @@ fn decoder_modules() -> impl Iterator<Item = &'static Module> {
         GRANITE_HYBRID_MODULES,
         NEMOTRON_MODULES,
         LATENT_MODULES,
+        SHARED_EXPERT_MODULES,
+        HUNYUAN_MOE_MODULES,
     ];
     of_decoders.into_iter().flatten()
 }

@@ -246,9 +246,13 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(CausalConv { weight: self.backend.vector(weight)?, bias, kernel, channels })
     }
 
-    /// Loads a bias.
+    /// Loads a bias, which may be the only row of a matrix.
     pub fn bias(&self, stem: &str, size: usize) -> Result<Vec<f32>> {
-        self.optional_vector(stem, Role::Bias, size)?.ok_or_else(|| self.missing_tensor(stem, Role::Bias))
+        let Some((name, shape)) = self.lookup(stem, Role::Bias) else {
+            return Err(self.missing_tensor(stem, Role::Bias));
+        };
+        self.check_shape(&name, &shape, shape == [size] || shape == [1, size], &[size])?;
+        self.finite_values(&name, 0, flat(&shape).0)
     }
 
     /// The shape of a weight.

@@ -230,6 +230,8 @@ impl Weights for ModelFolder {
         let is_multimodal = self.is_multimodal();
         let is_of_tower = |name: &str| TOWER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
         let (layers, first_draft) = (format!("{}layers.", self.prefix()), self.first_draft_layer());
+        // Those of ERNIE 4.5.
+        let drafting = format!("{}mtp_", self.prefix());
         let is_of_draft_layer = |name: &str| {
             let layer = name.strip_prefix(layers.as_str()).and_then(|own| own.split_once('.')?.0.parse::<u64>().ok());
             layer.zip(first_draft).is_some_and(|(layer, first)| layer >= first)
@@ -238,6 +240,7 @@ impl Weights for ModelFolder {
             !(name.ends_with(".rotary_emb.inv_freq")
                 || (may_draft && name.starts_with(MTP_PREFIX))
                 || is_of_draft_layer(name)
+                || (first_draft.is_some() && name.starts_with(&drafting))
                 || (is_multimodal && is_of_tower(name)))
         };
         ModelFolder::names(self).filter(is_needed).filter_map(|name| self.matrix_name(name)).collect()
