@@ -44,7 +44,11 @@ impl Checkpoint {
             return Ok(Self::Gguf(Box::new(file)));
         }
         let folder = path.parent().ok_or("the model file has no parent folder")?;
-        Ok(Self::HuggingFace(Box::new(ModelFolder::open(folder).map_err(|error| error.to_string())?)))
+        let folder = ModelFolder::open(folder).map_err(|error| error.to_string())?;
+        if folder.has_fp8() {
+            tracing::info!(folder = %folder.path.display(), "weights in FP8 become Q8_0, which takes 8.5 bits a weight");
+        }
+        Ok(Self::HuggingFace(Box::new(folder)))
     }
 
     /// Like [`Self::open`], and checks that the model can be served as a text model.

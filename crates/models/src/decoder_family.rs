@@ -45,7 +45,7 @@ const DEEPSEEK3_EXPERTS: ExpertRules = ExpertRules {
 /// The properties in which decoder families differ.
 #[derive(Debug, PartialEq)]
 pub struct DecoderFamily {
-    /// `general.architecture` in GGUF. Mixtral is `llama` with experts there.
+    /// `general.architecture` in GGUF. Mixtral is `llama` with experts.
     pub name: &'static str,
     /// `model_type` in `config.json`.
     pub model_types: &'static [&'static str],

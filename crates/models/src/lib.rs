@@ -21,6 +21,7 @@ pub mod kv;
 pub mod model_files;
 pub mod nn;
 pub mod peft;
+mod quantization_config;
 pub mod safetensors;
 pub mod sequence_state;
 pub mod state_arenas;

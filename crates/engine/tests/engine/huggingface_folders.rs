@@ -120,9 +120,19 @@ fn a_change_of_any_file_is_noticed() {
 
 #[test]
 fn unsupported_settings_are_named_in_the_listing() {
-    let cases: [(&str, Value, &str); 9] = [
+    let cases: [(&str, Value, &str); 11] = [
         ("model_type", json!("mamba"), "the model type mamba is not supported. Supported are llama, mistral"),
         ("quantization_config", json!({"quant_method": "gptq"}), "weights quantised by gptq"),
+        (
+            "quantization_config",
+            json!({"quant_method": "compressed-tensors", "format": "pack-quantized"}),
+            "weights quantised by compressed-tensors as pack-quantized are not supported in safetensors. Use a GGUF file",
+        ),
+        (
+            "quantization_config",
+            json!({"quant_method": "modelopt", "quant_algo": "NVFP4"}),
+            "weights quantised by modelopt as NVFP4",
+        ),
         ("rope_scaling", json!({"type": "dynamic", "factor": 2.0}), "rotary scaling of the type dynamic"),
         ("rope_scaling", json!({"rope_type": "yarn"}), "rope_scaling.factor is missing"),
         ("rope_scaling", json!("linear"), "rope_scaling is \"linear\", it must be an object"),

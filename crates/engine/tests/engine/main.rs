@@ -17,6 +17,7 @@ mod encoder_adapters;
 mod encoder_backends;
 mod encoder_families;
 mod external_components;
+mod fp8_weights;
 mod generation;
 mod harmony;
 mod harness;

@@ -19,6 +19,7 @@ use crate::decoder_family::{
 use crate::error::{ModelError, Result, reject_config};
 use crate::nn::NormSpec;
 use crate::nn::rope::RopeLayout;
+use crate::quantization_config;
 use crate::safetensors::ModelFolder;
 use crate::weights::{Role, Weights as _};
 
@@ -37,7 +38,7 @@ fn family_of(folder: &ModelFolder) -> Result<&'static DecoderFamily> {
     let name = folder.config.get("model_type").and_then(Value::as_str);
     let name = name.ok_or_else(|| ModelError::checkpoint("config.json has no model_type"))?;
     find_family(&folder.config).ok_or_else(|| {
-        let missing = unknown_modules(folder.names());
+        let missing = unknown_modules(folder.names_without_fp8_scales());
         UnknownFamily { kind: "model type", name }.error(&decoder_family::model_type_names(), missing)
     })
 }
@@ -253,13 +254,7 @@ fn logit_scale(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<f32> {
 
 /// Rejects features that would change results and are not supported.
 fn reject_unsupported(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<()> {
-    if let Some(quantised) = config.get("quantization_config") {
-        let method = quantised.get("quant_method").and_then(Value::as_str).unwrap_or("an unknown method");
-        // Only experts have this type, which says what it is by the names of its tensors.
-        if !(method == "mxfp4" && family.experts.is_some_and(|rules| rules.transposed)) {
-            return reject_config(format!("weights quantised by {method} are not supported in safetensors"));
-        }
-    }
+    quantization_config::check_decoder(config, family.experts.is_some_and(|rules| rules.transposed))?;
     match config.get("use_bidirectional_attention") {
         // That of pictures, which are not supported.
         Some(Value::String(kind)) if kind != "vision" => {

@@ -9,6 +9,7 @@ use crate::decoder_family::Activation;
 use crate::error::{ModelError, Result, reject_config};
 use crate::gguf::{ArchitectureMetadata, Header};
 use crate::nn::rope::{RopeScaling, RopeSpec};
+use crate::quantization_config;
 
 /// The configuration of an encoder.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,9 +74,7 @@ impl EncoderConfig {
         let Some(family) = Family::from_model_type(name) else {
             return reject_config(format!("the model type {name} is not a supported encoder"));
         };
-        if config.get("quantization_config").is_some() {
-            return reject_config("quantised weights are not supported in safetensors".to_owned());
-        }
+        quantization_config::reject_quantised(&config)?;
         let sizes = match family {
             Family::Bert | Family::Roberta | Family::Mpnet => bert(&config, family)?,
             Family::Distil => distil(&config)?,

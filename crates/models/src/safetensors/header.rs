@@ -8,13 +8,15 @@ use crate::backend::DType;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::file_error;
+use super::{Fp8Format, file_error};
 use crate::error::ModelError;
 
 const MAX_HEADER_BYTES: u64 = 64 << 20;
 /// The ends of the names of tensors that hold the codes and the scales of a matrix in MXFP4.
 pub(crate) const MXFP4_CODES: &str = "_blocks";
 pub(crate) const MXFP4_SCALES: &str = "_scales";
+/// The ends of the names of tensors that hold the scales of a tensor in FP8.
+pub(crate) const FP8_SCALES: [&str; 2] = ["_scale_inv", "_scale"];
 
 /// A checked header: all tensors are inside the file.
 #[derive(Clone, Debug)]
@@ -57,9 +59,27 @@ impl TensorInfo {
         }
     }
 
-    /// The type of the weights that it holds, and their number. A byte of codes in MXFP4 holds two.
+    /// The format, if the type is one of eight bits.
+    pub fn fp8(&self) -> Option<Fp8Format> {
+        Fp8Format::named(&self.dtype)
+    }
+
+    /// Bytes of an element, if the type is a float type.
+    fn element_bytes(&self) -> Option<u64> {
+        let is_byte = self.fp8().is_some() || self.dtype == "F8_E8M0";
+        if is_byte { Some(1) } else { self.float().map(|dtype| dtype.block_bytes() as u64) }
+    }
+
+    /// Whether the name is that of the scales of a weight in FP8.
+    fn is_scale_of_weight(&self) -> bool {
+        let is_weight = |ending: &&str| self.name.strip_suffix(*ending).is_some_and(|name| name.ends_with(".weight"));
+        FP8_SCALES.iter().any(is_weight)
+    }
+
+    /// The type of the weights that it holds, and their number. A byte of codes in MXFP4 holds two. Scales hold none.
     pub fn weights(&self) -> (&str, u64) {
         match self.dtype.as_str() {
+            dtype if self.is_scale_of_weight() => (dtype, 0),
             "U8" if self.name.ends_with(MXFP4_CODES) => ("MXFP4", 2 * self.elements),
             "U8" if self.name.ends_with(MXFP4_SCALES) => ("MXFP4", 0),
             dtype => (dtype, self.elements),
@@ -79,8 +99,8 @@ impl TensorInfo {
             return Err(format!("tensor {name} has the impossible shape {:?}", entry.shape));
         };
         let info = Self { name, dtype: entry.dtype, shape: entry.shape, elements, start: data + start, bytes };
-        match info.float() {
-            Some(dtype) if elements.checked_mul(dtype.block_bytes() as u64) != Some(bytes) => {
+        match info.element_bytes() {
+            Some(size) if elements.checked_mul(size) != Some(bytes) => {
                 Err(format!("tensor {} has {bytes} bytes, which do not match its shape {:?}", info.name, info.shape))
             }
             _ => Ok(info),

@@ -3,12 +3,14 @@
 //!
 //! Files are read, not memory-mapped; [`super::gguf`] explains why.
 
+mod fp8_format;
 mod header;
 mod model_folder;
 
 use crate::error::ModelError;
+pub use fp8_format::Fp8Format;
+pub(crate) use header::{FP8_SCALES, MXFP4_CODES, MXFP4_SCALES};
 pub use header::{Header, TensorInfo, parse_header, read_header};
-pub(crate) use header::{MXFP4_CODES, MXFP4_SCALES};
 pub use model_folder::{
     MULTIMODAL_TYPES, ModelFolder, OLD_TEXT_PREFIX, is_file_name, open, parse_json, read_config, read_json, shards,
 };

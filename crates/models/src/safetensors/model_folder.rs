@@ -86,6 +86,11 @@ impl ModelFolder {
         self.config.get("vision_config").is_some()
     }
 
+    /// Whether a tensor is in FP8.
+    pub fn has_fp8(&self) -> bool {
+        self.tensors.values().any(|(_, info)| info.fp8().is_some())
+    }
+
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }

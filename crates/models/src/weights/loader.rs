@@ -187,7 +187,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         let fits = shape == [rows, columns] || (rows == 1 && shape == [columns]);
         self.check_shape(&name, &shape, fits, &[rows, columns])?;
         // Each element of a vector is a row of its own.
-        let values = self.check_finite(&name, self.read_rows(&name, 0, flat(&shape).0)?.floats()?)?;
+        let values = self.check_finite(&name, self.read_rows(&name, 0, flat(&shape).0)?.stored_floats()?)?;
         let bytes = values.into_iter().flat_map(f32::to_le_bytes).collect();
         let bias = biased.then(|| self.bias(stem, rows)).transpose()?;
         Linear::read(&self.backend, &Rows::from_bytes(DType::F32, rows, columns, bytes)?, bias.as_deref(), false)
@@ -213,7 +213,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
         self.check_shape(&name, &shape, shape == [total, columns], &[total, columns])?;
         let stored = self.read_rows(&name, rows.start, rows.len())?;
-        let values = self.check_finite(&name, stored.floats()?)?;
+        let values = self.check_finite(&name, stored.stored_floats()?)?;
         let transposed = (0..columns).flat_map(|column| values.iter().skip(column).step_by(columns));
         let bytes = transposed.flat_map(|value| value.to_le_bytes()).collect();
         let floats = Rows::from_bytes(DType::F32, columns, rows.len(), bytes)?;

@@ -4,6 +4,8 @@
 //! that the network does not read is an error, because it would change the results.
 
 mod drafting;
+mod fp8;
+mod fp8_files;
 mod gguf;
 mod loaded_matrix;
 mod loader;

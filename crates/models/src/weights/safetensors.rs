@@ -163,7 +163,7 @@ impl DecoderCheckpoint for ModelFolder {
             let own = name.strip_prefix(MTP_PREFIX);
             own.is_some_and(|own| !own.starts_with("layers.") || own.starts_with("layers.0."))
         };
-        ModelFolder::names(self).filter(is_needed).map(str::to_owned).collect()
+        self.names_without_fp8_scales().filter(is_needed).map(str::to_owned).collect()
     }
 }
 
@@ -197,7 +197,7 @@ impl Weights for ModelFolder {
 
     fn dtype(&self, name: &str) -> Option<DType> {
         match self.tensor(name) {
-            Some((info, _)) => info.float(),
+            Some((info, _)) => info.float().or_else(|| Some(self.fp8_tensor(name)?.dtype())),
             None => self.mxfp4_tensor(name).map(|_| DType::MXFP4),
         }
     }
@@ -207,6 +207,9 @@ impl Weights for ModelFolder {
             return experts.rows(first, count);
         }
         if let Some(tensor) = self.mxfp4_tensor(name) {
+            return tensor.rows(first, count);
+        }
+        if let Some(tensor) = self.fp8_tensor(name) {
             return tensor.rows(first, count);
         }
         let (info, file) =
@@ -223,7 +226,7 @@ impl Weights for ModelFolder {
     }
 
     /// Leaves out the RoPE frequencies of old exports, which `config.json` describes, vision towers, and layers that only draft.
-    /// A matrix whose codes and scales are tensors of their own has one name.
+    /// A matrix whose codes and scales are tensors of their own has one name. The scales of activations are left out with them.
     fn names(&self) -> Vec<String> {
         let family = decoder_config::find_family(&self.config);
         let may_draft = family.is_some_and(|family| family.recurrent.is_some());
@@ -243,6 +246,6 @@ impl Weights for ModelFolder {
                 || (first_draft.is_some() && name.starts_with(&drafting))
                 || (is_multimodal && is_of_tower(name)))
         };
-        ModelFolder::names(self).filter(is_needed).filter_map(|name| self.matrix_name(name)).collect()
+        self.names_without_fp8_scales().filter(is_needed).filter_map(|name| self.matrix_name(name)).collect()
     }
 }

@@ -6,6 +6,7 @@ use std::fs::File;
 use crate::backend::{DType, dequantise};
 use half::{bf16, f16};
 
+use super::fp8_files::Fp8Files;
 use super::mxfp4_files::{Mxfp4Files, read_at};
 use crate::error::ModelError;
 use crate::gguf::StoredType;
@@ -25,6 +26,8 @@ pub struct Rows<'a> {
 
 /// Rows of the file that are read at once if not all of them are needed.
 const STEPPED_ROWS: usize = 32;
+/// Elements that are brought into another type at once, unless a row has more.
+const CONVERTED_ELEMENTS: usize = 1 << 16;
 
 #[derive(Debug)]
 enum Bytes<'a> {
@@ -35,6 +38,8 @@ enum Bytes<'a> {
     Memory(Cow<'a, [u8]>),
     /// Codes and scales that are tensors of their own.
     Mxfp4(Mxfp4Files<'a>),
+    /// Numbers of eight bits and scales that are tensors of their own. They are read as f32.
+    Fp8(Fp8Files<'a>),
 }
 
 /// Where the bytes of a checkpoint are.
@@ -103,6 +108,11 @@ impl<'a> Rows<'a> {
     pub(super) fn from_mxfp4(count: usize, columns: usize, files: Mxfp4Files<'a>) -> Self {
         Self { dtype: DType::MXFP4, count, columns, bytes: Bytes::Mxfp4(files), source: None, step: 1 }
     }
+
+    /// Rows in FP8 whose scales are in a tensor of their own. They are rounded to `dtype` when they are read.
+    pub(super) fn from_fp8(dtype: DType, count: usize, columns: usize, files: Fp8Files<'a>) -> Self {
+        Self { dtype, count, columns, bytes: Bytes::Fp8(files), source: Some(DType::F32.into()), step: 1 }
+    }
 }
 
 impl Rows<'_> {
@@ -138,7 +148,7 @@ impl Rows<'_> {
             Bytes::File(file, start) => own(file, *start)?,
             Bytes::OwnFile(file, start) => own(file, *start)?,
             Bytes::Memory(bytes) => Bytes::Memory(Cow::Owned(bytes.clone().into_owned())),
-            Bytes::Mxfp4(_) => {
+            Bytes::Mxfp4(_) | Bytes::Fp8(_) => {
                 return Err(ModelError::checkpoint(
                     "rows whose codes and scales are two tensors cannot stay in the file",
                 ));
@@ -156,12 +166,17 @@ impl Rows<'_> {
     /// Reads whole rows from row `first` on. Several threads may call it at the same time.
     pub fn read(&self, first: usize, out: &mut [u8]) -> Result<(), ModelError> {
         let Some(source) = self.source else { return self.read_as(self.dtype.into(), first, out) };
-        let count = out.len() / self.row_bytes(self.dtype).max(1);
-        let mut bytes = vec![0; count * self.row_bytes(source)];
-        self.read_as(source, first, &mut bytes)?;
-        let mut floats = vec![0.; count * self.columns];
-        source.dequantise(&bytes, &mut floats);
-        round(self.dtype, &floats, out);
+        let row_bytes = self.row_bytes(self.dtype).max(1);
+        let chunk_rows = (CONVERTED_ELEMENTS / self.columns.max(1)).max(1);
+        let (mut bytes, mut floats) = (Vec::new(), Vec::new());
+        for (index, out) in out.chunks_mut(chunk_rows * row_bytes).enumerate() {
+            let count = out.len() / row_bytes;
+            bytes.resize(count * self.row_bytes(source), 0);
+            floats.resize(count * self.columns, 0.);
+            self.read_as(source, first + index * chunk_rows, &mut bytes)?;
+            source.dequantise(&bytes, &mut floats);
+            round(self.dtype, &floats, out);
+        }
         Ok(())
     }
 
@@ -196,6 +211,7 @@ impl Rows<'_> {
                 None => Err(ModelError::checkpoint("a tensor ends before its last row")),
             },
             Bytes::Mxfp4(files) => files.read(self.columns, first, out),
+            Bytes::Fp8(files) => files.read(self.columns, first, out),
         }
     }
 
@@ -204,6 +220,16 @@ impl Rows<'_> {
         let mut bytes = vec![0; self.count * self.row_bytes(self.dtype)];
         self.read(0, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Reads and dequantises all rows as the file has them, without rounding them to [`Self::dtype`].
+    pub fn stored_floats(&self) -> Result<Vec<f32>, ModelError> {
+        let source = self.source.unwrap_or(self.dtype.into());
+        let mut bytes = vec![0; self.count * self.row_bytes(source)];
+        self.read_as(source, 0, &mut bytes)?;
+        let mut floats = vec![0.; self.count * self.columns];
+        source.dequantise(&bytes, &mut floats);
+        Ok(floats)
     }
 
     /// Reads and dequantises all rows.

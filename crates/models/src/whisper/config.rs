@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::config_json::ConfigJson;
 use crate::error::{Result, reject_config};
+use crate::quantization_config;
 
 /// The maximum number of hidden states of a window: 30 seconds.
 const MAX_AUDIO_POSITIONS: usize = 1500;
@@ -58,9 +59,7 @@ impl WhisperConfig {
             Some("whisper") => {}
             other => return reject_config(format!("model_type is {other:?}, it must be whisper")),
         }
-        if config.get("quantization_config").is_some() {
-            return reject_config("quantised weights are not supported in safetensors".to_owned());
-        }
+        quantization_config::reject_quantised(&config)?;
         if !matches!(config.text("activation_function")?, None | Some("gelu")) {
             return reject_config("activation_function must be gelu".to_owned());
         }
