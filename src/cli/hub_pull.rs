@@ -253,7 +253,7 @@ fn weights(count: u64) -> String {
 fn memory(plan: &Plan, index: usize) -> String {
     match plan.candidates.get(index) {
         _ if plan.chosen == Some(index) => format_bytes(plan.need.total()),
-        Some(candidate) if matches!(candidate.state, State::Unsupported(_)) => String::new(),
+        Some(candidate) if !candidate.is_possible() => String::new(),
         Some(candidate) => format!("~{}", format_bytes(plan.estimate(candidate))),
         None => String::new(),
     }
@@ -269,9 +269,12 @@ fn note(plan: &Plan, index: usize) -> String {
     if plan.chosen == Some(index) {
         notes.push("chosen".to_owned());
     }
+    if candidate.parts() > 1 && candidate.is_possible() {
+        notes.push(format!("{} files", candidate.parts()));
+    }
     match &candidate.state {
         State::Unsupported(why) => notes.push(format!("not supported: {why}")),
-        _ if candidate.parts > 1 => notes.push(format!("not supported: split into {} files", candidate.parts)),
+        State::Incomplete(why) => notes.push(format!("cannot be installed: {why}")),
         _ if needed(plan, index, candidate) > plan.limit() => {
             notes.push(format!("does not fit: {} for models", format_bytes(plan.limit())));
         }
@@ -287,15 +290,12 @@ fn listed(plan: &Plan) -> serde_json::Value {
             "file": candidate.file.path,
             "quantization": candidate.quantization,
             "bytes": candidate.bytes,
-            "parts": candidate.parts,
+            "parts": candidate.parts(),
             "chosen": plan.chosen == Some(index),
             "memory_bytes": needed(plan, index, candidate),
             "memory_is_estimated": plan.chosen != Some(index),
             "fits": needed(plan, index, candidate) <= plan.limit(),
-            "unsupported": match &candidate.state {
-                State::Unsupported(why) => Some(why.clone()),
-                _ => (candidate.parts > 1).then(|| format!("split into {} files", candidate.parts)),
-            },
+            "unsupported": candidate.problem(),
         })
     };
     json!({

@@ -9,7 +9,7 @@ use super::output::Outcome;
 use crate::catalog::{FolderError, Staging, is_model_name, is_reserved};
 use crate::config::ConfigFile;
 use crate::display::{format_bytes, one_line, shorten};
-use crate::engine::{DerivedModel, InstalledSettings, ModelInfo, installed_models, model_entry};
+use crate::engine::{DerivedModel, InstalledSettings, ModelInfo, installed_models, model_entries};
 use crate::new_folder::{self, is_there};
 
 /// The key of the configuration file with the draft models, and its variable.
@@ -38,8 +38,8 @@ pub enum RemoveError {
 pub fn remove(name: &str, models_dir: &Path, file: Option<&ConfigFile>, out: &mut dyn Write) -> Outcome {
     check_owner(models_dir, "models remove NAME")?;
     let models = installed_models(models_dir);
-    let found = models.iter().find(|model| model.id == name).zip(model_entry(models_dir, name));
-    let Some((model, entry)) = found else {
+    let entries = model_entries(models_dir, name);
+    let Some(model) = models.iter().find(|model| model.id == name && !entries.is_empty()) else {
         if let Some((name, _)) = InstalledSettings::read(models_dir).derived(name) {
             let failed = |source| RemoveError::Io { path: models_dir.join(name), source };
             DerivedModel::remove(models_dir, name).map_err(failed)?;
@@ -49,7 +49,7 @@ pub fn remove(name: &str, models_dir: &Path, file: Option<&ConfigFile>, out: &mu
         return Err(no_model(name, models_dir).into());
     };
     let dependents = dependents(name, &models, file);
-    take_away(name, models_dir, &entry)?;
+    take_away(name, models_dir, &entries)?;
     writeln!(out, "{name} ({}) is removed", format_bytes(model.bytes))?;
     dependents.iter().try_for_each(|dependent| writeln!(out, "{dependent}"))?;
     Ok(())
@@ -67,15 +67,19 @@ fn no_model(name: &str, models_dir: &Path) -> RemoveError {
     }
 }
 
-/// Removes the entry by one rename, and then its files. A link is removed, not what it leads to.
-fn take_away(name: &str, models_dir: &Path, entry: &Path) -> Result<(), RemoveError> {
-    let failed = |source| RemoveError::Io { path: entry.to_owned(), source };
+/// Removes each entry by one rename, and then its files. A link is removed, not what it leads to.
+fn take_away(name: &str, models_dir: &Path, entries: &[PathBuf]) -> Result<(), RemoveError> {
+    let failed = |path: &Path, source| RemoveError::Io { path: path.to_owned(), source };
     // Not while another process installs a model of that name.
     let staging = Staging::open(models_dir, name)?;
     let removed = staging.path("removed");
-    // A removal that was interrupted has left it.
-    new_folder::remove(&removed).and_then(|()| fs::rename(entry, &removed)).map_err(failed)?;
-    fs::File::open(models_dir).and_then(|folder| folder.sync_all()).map_err(failed)?;
+    for entry in entries {
+        // A removal that was interrupted, or the last entry, has left it.
+        let renamed = new_folder::remove(&removed).and_then(|()| fs::rename(entry, &removed));
+        renamed.map_err(|source| failed(entry, source))?;
+    }
+    let synced = fs::File::open(models_dir).and_then(|folder| folder.sync_all());
+    synced.map_err(|source| failed(models_dir, source))?;
     staging.discard();
     Ok(())
 }

@@ -23,6 +23,7 @@ mod registry_pulls;
 mod registry_refusals;
 mod removal;
 mod repository;
+mod split_pulls;
 mod support;
 mod throughput;
 mod url_pulls;

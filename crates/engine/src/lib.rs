@@ -55,7 +55,7 @@ pub use outpost_models::whisper::{LANGUAGES as TRANSCRIPTION_LANGUAGES, find_lan
 pub use device_backend::DeviceBackend;
 use device_worker::{DeviceWorker, settings_for};
 pub use devices::Devices;
-pub use discovery::{AdapterFiles, AdapterSource, ignored_files, installed_models, model_entry};
+pub use discovery::{AdapterFiles, AdapterSource, ignored_files, installed_models, model_entries};
 use embedding::{EmbeddingQueue, Vectors};
 pub use embedding::{EncoderModel, InputType, Matryoshka, PairOptions};
 pub use error::{Failure, InUse, LoadError, PreprocessError, Refused, TooLarge};

@@ -10,8 +10,10 @@
 //! matrix), the file is ignored only if another one can be the model. Of safetensors, the single file takes precedence
 //! over the index, as in transformers; the same holds for components of image models.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 /// Files and folders that systems write beside those of their users, apart from names that begin with a dot: network
@@ -87,26 +89,68 @@ fn lower_stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().to_ascii_lowercase()
 }
 
-/// A part of a split GGUF file, such as `model-00001-of-00003.gguf`.
+/// A part of a split GGUF file, by its name, such as `model-00001-of-00003.gguf`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SplitPart<'p> {
-    /// The name before the number.
+    /// The path before the number.
     pub stem: &'p str,
+    /// From 1 to `count`.
     pub number: usize,
     /// At least 2.
     pub count: usize,
+    /// The ending of the name, without its dot.
+    pub extension: &'p str,
 }
 
 impl<'p> SplitPart<'p> {
+    /// Max parts of a file. Each is open while the model is loaded.
+    pub const MAX_COUNT: usize = 256;
+
     /// `None` for a whole file.
     pub fn of(path: &'p str) -> Option<Self> {
-        let (name, _) = path.rsplit_once('.').filter(|_| is_gguf(Path::new(path)))?;
+        let (name, extension) = path.rsplit_once('.').filter(|_| is_gguf(Path::new(path)))?;
         let (rest, count) = name.rsplit_once("-of-")?;
         let (stem, number) = rest.rsplit_once('-')?;
         let is_number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
-        let read = |text: &str| text.parse().ok().filter(|_| is_number(text));
+        let read = |text: &str| text.parse::<usize>().ok().filter(|_| is_number(text));
         let (number, count) = (read(number)?, read(count)?);
-        (count > 1).then_some(Self { stem, number, count })
+        let is_part = count > 1 && (1..=count).contains(&number) && !stem.is_empty() && !stem.ends_with('/');
+        is_part.then_some(Self { stem, number, count, extension })
     }
+
+    /// The part that a file is by its name, without its folder.
+    pub fn of_file(path: &'p Path) -> Option<Self> {
+        Self::of(path.file_name()?.to_str()?)
+    }
+
+    /// The path of the part `number` of the same file.
+    pub fn path(&self, number: usize) -> String {
+        let Self { stem, count, extension, .. } = self;
+        format!("{stem}-{number:05}-of-{count:05}.{extension}")
+    }
+
+    /// The numbers of the parts, of which at most [`Self::MAX_COUNT`] are looked for.
+    fn numbers(&self) -> RangeInclusive<usize> {
+        1..=self.count.min(Self::MAX_COUNT)
+    }
+}
+
+/// The files of the GGUF file whose main file is `path`: the existing parts of a split file, in order, or else the file itself.
+pub fn gguf_files(path: &Path) -> Vec<PathBuf> {
+    let Some(part) = SplitPart::of_file(path) else { return vec![path.to_owned()] };
+    let parts = part.numbers().map(|number| path.with_file_name(part.path(number)));
+    parts.filter(|part| part.is_file()).collect()
+}
+
+/// The name of the model whose main file is `path`, directly in the models folder: that of the file without its ending, and of
+/// a split file without its number. `None` for the further parts of a split file, and for all beside a whole file of its name.
+pub fn file_model_name(path: &Path) -> Option<&str> {
+    let Some(part) = SplitPart::of_file(path) else { return path.file_stem()?.to_str() };
+    let is_there = |name: String| path.with_file_name(name).is_file();
+    let mut earlier = part.numbers().take_while(|number| *number < part.number);
+    let is_further = earlier.any(|number| is_there(part.path(number)));
+    let has_whole = is_there(format!("{}.{}", part.stem, part.extension));
+    (!is_further && !has_whole).then_some(part.stem)
 }
 
 /// A file that looks like a model's, but is not used.
@@ -170,24 +214,28 @@ impl FolderListing {
         self.files.iter().filter(|path| is_safetensors(path)).collect()
     }
 
-    /// The GGUF file that is the model; `None` if there is none. Vision projectors do not count. Beside a whole file, neither do
-    /// the parts of a split one, and beside another file, neither do importance matrices.
+    /// The main file of the GGUF model: a whole file, or the first part of a split one; `None` if there is none. Vision
+    /// projectors do not count. Beside a whole file, neither do parts, and beside another file, neither do importance matrices.
     ///
     /// # Errors
-    /// If there are several, or only parts. The text names them.
+    /// If there are several. The text names them.
     pub fn gguf(&self) -> Result<Option<&PathBuf>, String> {
         let models = self.files.iter().filter(|path| is_gguf(path) && !is_projector(path));
         let (parts, mut whole): (Vec<&PathBuf>, Vec<&PathBuf>) = models.partition(|path| is_split_part(path));
-        if whole.iter().any(|path| companion(path).is_none()) {
+        if !parts.is_empty() || whole.iter().any(|path| companion(path).is_none()) {
             whole.retain(|path| companion(path).is_none());
         }
         match (whole.as_slice(), parts.as_slice()) {
             ([only], _) => Ok(Some(only)),
             ([], []) => Ok(None),
-            ([], _) => Err(format!(
-                "the model is split into several files, which cannot be read ({}): merge them with `llama-gguf-split --merge`",
-                Names(&parts)
-            )),
+            ([], parts) => match first_parts(parts).as_slice() {
+                [only] => Ok(Some(only)),
+                several => Err(format!(
+                    "the folder has the parts of {} split models; a model's folder must have those of exactly one: {}",
+                    several.len(),
+                    Names(several)
+                )),
+            },
             _ => Err(format!(
                 "the folder has {} .gguf files; a model's folder must have exactly one: {}",
                 whole.len(),
@@ -220,7 +268,14 @@ impl FolderListing {
 }
 
 fn is_split_part(path: &Path) -> bool {
-    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| SplitPart::of(name).is_some())
+    SplitPart::of_file(path).is_some()
+}
+
+/// The first of the parts of each split file. `parts` is sorted.
+fn first_parts<'p>(parts: &[&'p PathBuf]) -> Vec<&'p PathBuf> {
+    let mut found = HashSet::new();
+    let split = |path: &'p PathBuf| SplitPart::of_file(path).map(|part| (part.stem, part.count));
+    parts.iter().copied().filter(|&path| found.insert(split(path))).collect()
 }
 
 /// The names of files, shortened if there are many.

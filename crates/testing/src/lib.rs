@@ -12,6 +12,7 @@ pub mod postgres;
 pub mod rng;
 pub mod script;
 pub mod scripted_model;
+pub mod split_gguf;
 pub mod test_clock;
 pub mod tiny_kokoro;
 pub mod tiny_model;

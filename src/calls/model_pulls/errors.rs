@@ -98,7 +98,6 @@ mod tests {
             no_access(true),
             no_access(false),
             HubError::NotEncrypted { location: location.clone() },
-            HubError::Split { reference: reference.clone(), file: name.clone(), known: name.clone() },
             HubError::TooLarge { name: name.clone(), need, limit: 1, device: name.clone(), smaller: None },
             HubError::BadName(name.clone()),
             exists(true),

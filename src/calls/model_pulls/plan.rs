@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::catalog::CatalogModel;
 use crate::disk_space::DiskSpace;
-use crate::hub::{Candidate, Plan, PlannedFile, State};
+use crate::hub::{Candidate, Plan, PlannedFile};
 
 /// The plan of a pull: the model that it would install.
 #[derive(Clone, Debug)]
@@ -44,6 +44,7 @@ pub struct PlanFile {
 /// A GGUF file of the repository.
 #[derive(Clone, Debug)]
 pub struct PlanCandidate {
+    /// The first part if it is split.
     pub file: String,
     pub quantization: Option<String>,
     pub bytes: u64,
@@ -106,10 +107,7 @@ fn candidate(plan: &Plan, index: usize, candidate: &Candidate) -> PlanCandidate 
         bytes: candidate.bytes,
         is_chosen,
         memory_bytes: if is_chosen { plan.need.total() } else { plan.estimate(candidate) },
-        problem: match &candidate.state {
-            State::Unsupported(why) => Some(why.clone()),
-            _ => (candidate.parts > 1).then(|| format!("split into {} files", candidate.parts)),
-        },
+        problem: candidate.problem().map(str::to_owned),
     }
 }
 

@@ -7,7 +7,7 @@ use super::safetensors::count_weights;
 use crate::image::{self, ImageSizes};
 use crate::model_info::{LORAS, ModelInfo, ModelKind};
 use outpost_models::gguf::GgufFile;
-use outpost_models::model_files::{FolderListing, is_gguf};
+use outpost_models::model_files::{FolderListing, SplitPart, gguf_files, is_gguf};
 use outpost_models::safetensors::{read_json, shards};
 
 pub(super) fn describe(index: &Path, info: &mut ModelInfo) {
@@ -32,7 +32,7 @@ pub(super) fn describe(index: &Path, info: &mut ModelInfo) {
 /// The weight files of a component; `None` if it has none, or none that can be used. A GGUF file replaces all others.
 pub(super) fn weight_files(part: &Path) -> Option<Vec<PathBuf>> {
     match FolderListing::read(part).gguf() {
-        Ok(Some(path)) => Some(vec![path.clone()]),
+        Ok(Some(path)) => Some(gguf_files(path)),
         _ => shards(part).ok(),
     }
 }
@@ -44,7 +44,9 @@ fn count(files: &[PathBuf], info: &mut ModelInfo) -> Result<(), String> {
 
 /// Adds the weights in GGUF files to those already counted.
 fn count_gguf_weights(files: &[PathBuf], info: &mut ModelInfo) -> Result<(), String> {
-    for path in files.iter().filter(|path| is_gguf(path)) {
+    // The first part of a split file opens the others.
+    let is_first = |path: &Path| SplitPart::of_file(path).is_none_or(|part| part.number == 1);
+    for path in files.iter().filter(|path| is_gguf(path) && is_first(path)) {
         let file = GgufFile::open(path).map_err(|error| error.to_string())?;
         info.bytes += file.length;
         info.parameters += file.header.parameters();

@@ -15,12 +15,6 @@ pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
 
 fn fill(header: &Header, info: &mut ModelInfo) {
     let metadata = &header.metadata;
-    if let Some(count) = metadata.integer("split.count").filter(|count| *count > 1) {
-        info.problem = Some(format!(
-            "the file is one of {count} parts of a split model: merge them with `llama-gguf-split --merge`"
-        ));
-        return;
-    }
     let name = metadata.text("general.architecture").unwrap_or("unknown");
     let small = |key: &str| metadata.integer(&format!("{name}.{key}")).and_then(|number| u32::try_from(number).ok());
     let text = |key: &str| metadata.text(key).filter(|text| !text.is_empty()).map(str::to_owned);

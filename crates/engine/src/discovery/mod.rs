@@ -27,7 +27,8 @@ pub use adapter::{AdapterFiles, AdapterOrigin, AdapterSource};
 use outpost_common::clock_rng::Timestamp;
 use outpost_models::diffusion::pipeline::{MODEL_INDEX, referenced_models, sidecar_files};
 use outpost_models::model_files::{
-    FolderListing, IgnoredFile, companion, has_extension, is_ggml, is_gguf, is_hidden, is_projector, is_safetensors,
+    FolderListing, IgnoredFile, companion, file_model_name, gguf_files, has_extension, is_ggml, is_gguf, is_hidden,
+    is_projector, is_safetensors,
 };
 use outpost_models::peft;
 use outpost_models::safetensors::shards;
@@ -57,9 +58,13 @@ pub fn installed_models(folder: &Path) -> Vec<ModelInfo> {
     found.values().cloned().map(describe).collect()
 }
 
-/// The entry of the models folder, a file or a folder, that is the model `id`.
-pub fn model_entry(folder: &Path, id: &str) -> Option<PathBuf> {
-    candidates(folder).into_iter().find(|candidate| candidate.id == id).map(|candidate| candidate.entry)
+/// The entries of the models folder that are the model `id`: a folder, a file, or the parts of a split file.
+pub fn model_entries(folder: &Path, id: &str) -> Vec<PathBuf> {
+    let found = candidates(folder).into_iter().find(|candidate| candidate.id == id).map(|candidate| candidate.entry);
+    match found {
+        Some(entry) if entry.is_dir() => vec![entry],
+        found => found.map_or_else(Vec::new, |entry| gguf_files(&entry)),
+    }
 }
 
 /// The files in a models folder that look like those of models, but are not used.
@@ -106,7 +111,7 @@ impl DiscoveredModel {
     /// True while the files are unchanged. Reads only their metadata, so every request can call it.
     pub fn is_current(&self) -> bool {
         // A folder takes precedence over a file with the same ID.
-        let hidden = self.path == self.entry && self.entry.with_extension("").is_dir();
+        let hidden = self.entry.is_file() && self.entry.with_file_name(&self.info.id).is_dir();
         let own_files = !hidden && candidate(&self.entry).is_some_and(|now| self.matches(&now));
         own_files && self.base().is_none_or(Self::is_current)
     }
@@ -271,7 +276,7 @@ fn candidate(path: &Path) -> Option<Candidate> {
     if path.is_dir() {
         return folder(name, path);
     }
-    let id = path.file_stem()?.to_str()?;
+    let id = file_model_name(path)?;
     match () {
         () if !path.is_file() => None,
         () if is_safetensors(path) => single_file(id, path, path),
@@ -281,9 +286,10 @@ fn candidate(path: &Path) -> Option<Candidate> {
     }
 }
 
-/// A model whose only file is `path`, in `entry`.
+/// A model in `entry` whose only file is `path`, or whose split file has it as its first part.
 fn one_file(id: &str, entry: &Path, path: PathBuf, layout: Layout) -> Option<Candidate> {
-    Some(Candidate { fingerprint: fingerprint([&path])?, id: id.to_owned(), layout, entry: entry.to_owned(), path })
+    let fingerprint = fingerprint(&gguf_files(&path))?;
+    Some(Candidate { fingerprint, id: id.to_owned(), layout, entry: entry.to_owned(), path })
 }
 
 fn folder(id: &str, folder: &Path) -> Option<Candidate> {
@@ -414,7 +420,8 @@ impl Candidate {
             }
             Layout::Safetensors => shards(&self.entry).unwrap_or_else(|_| listing.files.clone()),
             Layout::SingleFile | Layout::Unusable(_) => listing.files.clone(),
-            Layout::Gguf | Layout::Ggml | Layout::Adapter => vec![self.path.clone()],
+            Layout::Gguf => gguf_files(&self.path),
+            Layout::Ggml | Layout::Adapter => vec![self.path.clone()],
         };
         listing.unused(&used)
     }

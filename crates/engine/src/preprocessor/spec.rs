@@ -43,8 +43,7 @@ impl ModelFiles {
     /// `path`: the model's main file.
     pub fn read(path: &Path) -> Result<Self, String> {
         if is_gguf(path) {
-            let file = GgufFile::open(path).map_err(|error| error.to_string())?;
-            return Ok(Self::Gguf(file.header.metadata));
+            return GgufFile::read_metadata(path).map(Self::Gguf).map_err(|error| error.to_string());
         }
         if is_ggml(path) {
             let file = GgmlFile::open(path).map_err(|error| error.to_string())?;

@@ -39,6 +39,7 @@ mod recurrent_models;
 mod registry;
 mod scheduling;
 mod sd3_and_flux;
+mod split_gguf;
 mod structured_output;
 mod text_prompts;
 mod tiny_adapter;

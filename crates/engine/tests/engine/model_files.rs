@@ -292,24 +292,6 @@ fn several_models_in_a_folder_are_named() {
 }
 
 #[test]
-fn a_split_model_says_how_to_merge_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = tiny_model::write(dir.path(), "tiny", &TinyModel::default());
-    for part in 1..=3 {
-        fs::copy(&path, dir.path().join(format!("tiny/tiny-0000{part}-of-00003.gguf"))).unwrap();
-    }
-    assert_eq!(only(dir.path()).problem, None, "the whole file is the model");
-    assert!(ignored(dir.path()).iter().all(|(_, why)| why == "part of a split file; tiny.gguf is used"));
-    fs::remove_file(&path).unwrap();
-    for parts in [3, 2, 1] {
-        let problem = only(dir.path()).problem.unwrap();
-        let words = ["split into several files", "tiny-00001-of-00003.gguf", "llama-gguf-split --merge"];
-        assert!(words.iter().all(|words| problem.contains(words)), "{parts}: {problem}");
-        fs::remove_file(dir.path().join(format!("tiny/tiny-0000{parts}-of-00003.gguf"))).unwrap();
-    }
-}
-
-#[test]
 fn a_single_file_is_used_rather_than_a_stale_index() {
     let dir = tempfile::tempdir().unwrap();
     let folder = huggingface_folder::model(dir.path(), "m", "llama");

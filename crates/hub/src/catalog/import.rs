@@ -1,8 +1,9 @@
 //! Imports a model from an untrusted file or folder.
 //!
 //! A source is an archive from [`super::export`], a single `.gguf` or `ggml-*.bin` file, or a folder in the layout of model
-//! hubs. An archive is read as plain tar without extensions: only regular files that its manifest lists, each once, each of the
-//! listed size and hash. Links, devices and paths that leave the folder are rejected.
+//! hubs. The parts of a split `.gguf` file are imported with their folder. An archive is read as plain tar without extensions:
+//! only regular files that its manifest lists, each once, each of the listed size and hash. Links, devices and paths that leave
+//! the folder are rejected.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,7 +22,7 @@ use super::progress::Progress;
 use super::source_file::mark_as_claimed;
 use super::staging::{SETTINGS, Staging};
 use outpost_models::gguf::GgufFile;
-use outpost_models::model_files::{is_ggml, is_gguf, is_hidden};
+use outpost_models::model_files::{SplitPart, is_ggml, is_gguf, is_hidden};
 use outpost_models::whisper::GgmlFile;
 
 /// Options of an import.
@@ -69,6 +70,7 @@ pub fn import(
     progress: &mut dyn Progress,
 ) -> Result<Imported, TransferError> {
     let source = detect(path)?;
+    refuse_part(&source, path)?;
     let name = options.name.clone().unwrap_or_else(|| default_name(&source, path));
     if !is_model_name(&name) {
         return Err(TransferError::BadName(name));
@@ -83,6 +85,19 @@ pub fn import(
             staging.abandon();
             Err(e)
         }
+    }
+}
+
+/// One part of a split file is no model.
+fn refuse_part(source: &ImportSource, path: &Path) -> Result<(), TransferError> {
+    match SplitPart::of_file(path).filter(|_| matches!(source, ImportSource::File(FileFormat::Gguf, ..))) {
+        Some(SplitPart { stem, number, count, .. }) => Err(TransferError::entry(
+            path.display().to_string(),
+            format!(
+                "is part {number} of {count} of a split model: put all parts into a folder {stem}, and import the folder"
+            ),
+        )),
+        None => Ok(()),
     }
 }
 
@@ -127,7 +142,9 @@ fn fill(
 fn check_headers(folder: &Path) -> Result<(), TransferError> {
     visit_files(folder, &mut |name, _| {
         let path = folder.join(name);
-        let opened = if is_gguf(&path) {
+        // The first part of a split file opens the others.
+        let is_opened = SplitPart::of(name).is_some_and(|part| part.number > 1 && folder.join(part.path(1)).exists());
+        let opened = if is_gguf(&path) && !is_opened {
             GgufFile::open(&path).map(|_| ())
         } else if is_ggml(&path) {
             GgmlFile::open(&path).map(|_| ())

@@ -10,7 +10,8 @@ use super::name_validation::is_reserved;
 use super::progress::Progress;
 use outpost_models::diffusion::pipeline::MODEL_INDEX;
 use outpost_models::model_files::{
-    FolderListing, is_ggml, is_gguf, is_hidden, is_hidden_path, is_projector, is_safetensors, is_weights,
+    FolderListing, file_model_name, gguf_files, is_ggml, is_gguf, is_hidden, is_hidden_path, is_projector,
+    is_safetensors, is_weights,
 };
 
 /// The file that names other servers as those that run a model.
@@ -39,8 +40,8 @@ pub fn installed<'c>(catalog: &'c Catalog, models_dir: &Path) -> Vec<&'c Catalog
     catalog.models().iter().filter(|model| matches!(install_state(model, models_dir), InstallState::Complete)).collect()
 }
 
-/// Every file of weights, and every folder that has weights or describes an upstream model, sorted by name. A folder hides a file
-/// of its name. An unreadable models folder has none.
+/// Every file of weights, and every folder that has weights or describes an upstream model, sorted by name. The parts of a split
+/// file are one model. A folder hides a file of its name. An unreadable models folder has none.
 pub fn models_on_disk(models_dir: &Path) -> Vec<ModelOnDisk> {
     let FolderListing { folders, files, .. } = FolderListing::read(models_dir);
     let folders = folders.iter().filter_map(|path| Some((false, measure_folder(path)?)));
@@ -59,8 +60,9 @@ fn measure_folder(path: &Path) -> Option<ModelOnDisk> {
 }
 
 fn measure_file(path: &Path) -> Option<ModelOnDisk> {
-    let name = listed_name(path.file_stem().filter(|_| is_weights(path) && !is_projector(path))?)?;
-    Some(ModelOnDisk { name, bytes: fs::metadata(path).ok()?.len(), is_upstream: false })
+    let name = file_model_name(path).filter(|_| is_weights(path) && !is_projector(path))?;
+    let bytes = gguf_files(path).iter().map(|file| fs::metadata(file).map_or(0, |metadata| metadata.len())).sum();
+    Some(ModelOnDisk { name: listed_name(name.as_ref())?, bytes, is_upstream: false })
 }
 
 /// The name of a model in the models folder; `None` for what is not a model.

@@ -41,8 +41,6 @@ pub enum HubError {
     Changed { model: String, file: String, expected: String, found: String },
     #[error("{reference} has no single GGUF file '{selector}'; it has: {known}")]
     NoCandidate { reference: String, selector: String, known: String },
-    #[error("{file} of {reference} is split into several files, which cannot be read; usable files: {known}")]
-    Split { reference: String, file: String, known: String },
     #[error("{file} cannot be served: {why}")]
     Unsupported { file: String, why: String },
     /// `limit`: the memory for models on the device, in bytes.
@@ -85,10 +83,6 @@ impl UserError for HubError {
                     format!("use https://, or ask the operator to allow this host with --pull-allowed-host {host}"),
                 )
             }
-            Self::Split { .. } => Remedy::new(
-                "choose another file, or merge this one with `llama-gguf-split --merge` and import the result",
-                "choose another file, or ask the operator to merge this one with `llama-gguf-split --merge` and to import the result",
-            ),
             Self::TooLarge { .. } => {
                 Remedy::new("use --force to install it anyway", "send 'force' to install it anyway")
             }

@@ -1,4 +1,5 @@
-//! Chooses a GGUF file: by its name, and then by its header.
+//! Chooses a GGUF file: by its name, and then by its header. Each part of a split file has a header with its own tensors, so
+//! those of all parts are read.
 
 use super::client::Hub;
 use super::error::HubError;
@@ -11,9 +12,12 @@ use outpost_common::display::shorten;
 use outpost_common::progress::Progress;
 use outpost_engine::{MemoryNeed, ModelInfo, Settings};
 use outpost_models::gguf::{GgufError, MAX_HEADER_BYTES, parse_header};
+use outpost_models::model_files::SplitPart;
 
 /// Bytes of the first read of a header. The next one is four times as long.
 const FIRST_READ_BYTES: u64 = 4 << 20;
+/// The same for the further parts of a split file, which have no vocabulary.
+const FIRST_READ_OF_PART: u64 = 256 << 10;
 /// Headers that are read to find a model that is supported and fits.
 const MAX_HEADERS: usize = 4;
 /// Max candidates that an error lists.
@@ -23,10 +27,14 @@ const MAX_LISTED: usize = 30;
 pub(super) struct GgufChoice {
     pub candidates: Vec<Candidate>,
     pub chosen: usize,
-    pub file: PlannedFile,
+    /// The file, or the parts of a split one.
+    pub files: Vec<PlannedFile>,
     pub info: ModelInfo,
     pub need: MemoryNeed,
 }
+
+/// The files of a candidate, and what their headers say.
+type ReadCandidate = (Vec<PlannedFile>, ModelInfo, MemoryNeed);
 
 impl Hub {
     /// Chooses the file that the user named, or else the first one by preference that is supported and fits into memory. If
@@ -43,7 +51,7 @@ impl Hub {
         let (mut failed, mut best) = (None, None);
         for index in order.into_iter().take(MAX_HEADERS) {
             let Some(candidate) = candidates.get_mut(index) else { continue };
-            let (file, info, need) = match self.read_candidate(reference, candidate, settings, progress) {
+            let (files, info, need) = match self.read_candidate(reference, candidate, settings, progress) {
                 Ok(read) => read,
                 Err(HubError::Unsupported { file, why }) => {
                     candidate.state = State::Unsupported(why.clone());
@@ -52,17 +60,18 @@ impl Hub {
                 }
                 Err(other) => return Err(other),
             };
-            (candidate.bytes, candidate.state) = (file.bytes, State::Supported);
+            candidate.bytes = files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes));
+            candidate.state = State::Supported;
             let fits = need.total() <= settings.memory_bytes;
             if fits || best.is_none() {
-                best = Some((index, file, info, need));
+                best = Some((index, files, info, need));
             }
             if fits {
                 break;
             }
         }
         match best {
-            Some((chosen, file, info, need)) => Ok(GgufChoice { candidates, chosen, file, info, need }),
+            Some((chosen, files, info, need)) => Ok(GgufChoice { candidates, chosen, files, info, need }),
             None => Err(failed.unwrap_or_else(|| no_model(reference, repository))),
         }
     }
@@ -73,25 +82,45 @@ impl Hub {
         candidate: &Candidate,
         settings: &Settings,
         progress: &mut dyn Progress,
-    ) -> Result<(PlannedFile, ModelInfo, MemoryNeed), HubError> {
-        let file = self.describe_file(reference, &candidate.file, progress)?;
-        if candidate.is_ggml() {
-            return self.read_ggml(reference, file, settings, progress);
+    ) -> Result<ReadCandidate, HubError> {
+        let unsupported = |why| HubError::Unsupported { file: candidate.file.path.clone(), why };
+        if let State::Incomplete(why) = &candidate.state {
+            return Err(unsupported(why.clone()));
         }
-        let max = file.bytes.min(MAX_HEADER_BYTES);
-        let mut size = max.min(FIRST_READ_BYTES);
-        loop {
-            let start = self.first_bytes(reference, &file, size, progress)?;
-            if size < max && matches!(parse_header(&start, file.bytes), Err(GgufError::Short(_))) {
-                size = max.min(size * 4);
-                continue;
+        if candidate.parts() > 1 {
+            progress.note(&format!("reading the headers of {} files", candidate.parts()));
+        }
+        let headers = HeaderFolder::new()?;
+        let mut files = Vec::new();
+        for file in candidate.files() {
+            let file = self.describe_file(reference, file, progress)?;
+            if candidate.is_ggml() {
+                return self.read_ggml(reference, file, settings, progress);
             }
-            let headers = HeaderFolder::new()?;
-            headers.add("model.gguf", &start, file.bytes)?;
-            let examined = headers.examine(settings);
-            let (info, need) =
-                examined.map_err(|why| HubError::Unsupported { file: candidate.file.path.clone(), why })?;
-            return Ok((file, info, need));
+            let start = self.gguf_header(reference, &file, progress)?;
+            headers.add(header_name(&file.path), &start, file.bytes)?;
+            files.push(file);
+        }
+        let (info, need) = headers.examine(settings).map_err(unsupported)?;
+        Ok((files, info, need))
+    }
+
+    /// The header of a file, and some of the bytes that follow it.
+    fn gguf_header(
+        &self,
+        reference: &ModelReference,
+        file: &PlannedFile,
+        progress: &mut dyn Progress,
+    ) -> Result<Vec<u8>, HubError> {
+        let is_further = SplitPart::of(&file.path).is_some_and(|part| part.number > 1);
+        let max = file.bytes.min(MAX_HEADER_BYTES);
+        let mut size = max.min(if is_further { FIRST_READ_OF_PART } else { FIRST_READ_BYTES });
+        loop {
+            let start = self.first_bytes(reference, file, size, progress)?;
+            if size == max || !matches!(parse_header(&start, file.bytes), Err(GgufError::Short(_))) {
+                return Ok(start);
+            }
+            size = max.min(size * 4);
         }
     }
 
@@ -102,13 +131,21 @@ impl Hub {
         file: PlannedFile,
         settings: &Settings,
         progress: &mut dyn Progress,
-    ) -> Result<(PlannedFile, ModelInfo, MemoryNeed), HubError> {
+    ) -> Result<ReadCandidate, HubError> {
         let start = self.first_bytes(reference, &file, file.bytes.min(FIRST_READ_BYTES), progress)?;
         let headers = HeaderFolder::new()?;
         let examined = headers.add_ggml("ggml-model.bin", &start).and_then(|()| headers.examine(settings));
         let (info, need) = examined.map_err(|why| HubError::Unsupported { file: file.path.clone(), why })?;
         let need = MemoryNeed { weights: need.weights.saturating_add(file.bytes), ..need };
-        Ok((file, info, need))
+        Ok((vec![file], info, need))
+    }
+}
+
+/// The name of a file in the folder of headers. Parts keep theirs, which says how they belong together.
+fn header_name(path: &str) -> &str {
+    match SplitPart::of(path) {
+        Some(_) => path.rsplit('/').next().unwrap_or(path),
+        None => "model.gguf",
     }
 }
 
@@ -119,33 +156,23 @@ fn order(
     found: &[Candidate],
     limit: u64,
 ) -> Result<Vec<usize>, HubError> {
-    let whole: Vec<&str> = found.iter().filter(|it| it.is_possible()).map(Candidate::label).take(MAX_LISTED).collect();
-    let known = if whole.is_empty() { "none".to_owned() } else { whole.join(", ") };
-    let split = |candidate: &Candidate| HubError::Split {
-        reference: reference.to_string(),
-        file: candidate.label().to_owned(),
-        known: known.clone(),
-    };
+    let possible = found.iter().filter(|it| it.is_possible()).map(Candidate::label);
+    let possible: Vec<&str> = possible.take(MAX_LISTED).collect();
+    let known = if possible.is_empty() { "none".to_owned() } else { possible.join(", ") };
     let Some(selector) = reference.selector() else {
         let order = by_preference(found, limit);
-        return match found.first() {
+        return match found.iter().find(|it| !it.is_possible()) {
             _ if order.len() > 1 && order.iter().filter_map(|index| found.get(*index)).all(Candidate::is_ggml) => {
                 Err(HubError::Several { reference: reference.to_string(), known })
             }
             _ if !order.is_empty() => Ok(order),
-            Some(Candidate { state: State::Unsupported(why), file, .. }) => {
-                Err(HubError::Unsupported { file: file.path.clone(), why: format!("{why} is not supported") })
-            }
-            Some(candidate) => Err(split(candidate)),
+            Some(candidate) => Err(impossible(candidate)),
             None => Err(no_model(reference, repository)),
         };
     };
     let selected = select(found, selector);
     match selected.as_slice() {
-        &[only] => match found.get(only).filter(|it| it.parts > 1) {
-            Some(candidate) => Err(split(candidate)),
-            None => Ok(selected),
-        },
+        [_] => Ok(selected),
         [] if found.is_empty() => Err(no_model(reference, repository)),
         several => {
             let paths = several.iter().filter_map(|index| Some(found.get(*index)?.file.path.as_str())).take(MAX_LISTED);
@@ -154,6 +181,15 @@ fn order(
             Err(HubError::NoCandidate { reference: reference.to_string(), selector: shorten(selector), known })
         }
     }
+}
+
+/// Why a candidate cannot be chosen, from the names of its files.
+fn impossible(candidate: &Candidate) -> HubError {
+    let why = match &candidate.state {
+        State::Unsupported(why) => format!("{why} is not supported"),
+        _ => candidate.problem().unwrap_or_default().to_owned(),
+    };
+    HubError::Unsupported { file: candidate.file.path.clone(), why }
 }
 
 /// Why there is nothing to choose.

@@ -14,7 +14,7 @@ use crate::download::Checksum;
 use outpost_common::display::{format_bytes, one_line, shorten};
 use outpost_common::progress::Progress;
 use outpost_engine::{MemoryNeed, ModelInfo, Settings};
-use outpost_models::model_files::is_weights;
+use outpost_models::model_files::{SplitPart, is_ggml, is_weights};
 
 /// Limits of the choice.
 #[derive(Clone, Debug)]
@@ -102,7 +102,7 @@ impl Hub {
             }
             None => {
                 let choice = self.plan_gguf(reference, &repository, found, &options.settings, progress)?;
-                (choice.candidates, Some(choice.chosen), vec![choice.file], choice.info, choice.need)
+                (choice.candidates, Some(choice.chosen), choice.files, choice.info, choice.need)
             }
         };
         match files.as_mut_slice() {
@@ -119,11 +119,8 @@ impl Hub {
             None => reference.default_name(),
         };
         let name = name(options.name.as_deref(), &default)?;
-        if let (Some(candidate), [file]) = (chosen_candidate, files.as_mut_slice()) {
-            file.local = match candidate.is_ggml() {
-                true => candidate.file.path.rsplit('/').next().unwrap_or_default().to_owned(),
-                false => format!("{name}.gguf"),
-            };
+        if chosen_candidate.is_some() {
+            files.iter_mut().for_each(|file| file.local = local_name(&name, &file.path));
             files.extend(licenses(reference, &repository));
         }
         let (reference, settings) = (reference.clone(), options.settings.clone());
@@ -155,9 +152,21 @@ fn licenses(reference: &ModelReference, repository: &Repository) -> Vec<PlannedF
     files.iter().filter(is_license).filter_map(planned).collect()
 }
 
-/// The name of a file without its folder and ending.
+/// The name that a chosen file gets in the folder of the model `name`.
+fn local_name(name: &str, path: &str) -> String {
+    match SplitPart::of(path) {
+        _ if is_ggml(Path::new(path)) => path.rsplit('/').next().unwrap_or_default().to_owned(),
+        Some(part) => SplitPart { stem: name, extension: "gguf", ..part }.path(part.number),
+        None => format!("{name}.gguf"),
+    }
+}
+
+/// The name of a file without its folder and ending, and of a split file without its number.
 fn file_stem(path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or_default();
+    if let Some(part) = SplitPart::of(name) {
+        return part.stem.to_owned();
+    }
     let stem = Path::new(name).file_stem().and_then(|stem| stem.to_str());
     stem.filter(|_| is_weights(Path::new(name))).unwrap_or(name).to_owned()
 }

@@ -1,6 +1,6 @@
 //! The GGUF files and Whisper's `ggml-*.bin` files of a source, and which of them suits a machine.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::repository::HubFile;
@@ -34,13 +34,14 @@ const SMALL_BYTES: u64 = 2_200_000_000;
 /// A GGUF file, or a `ggml-*.bin` file of Whisper.
 #[derive(Clone, Debug)]
 pub struct Candidate {
+    /// The first part if it is split.
     pub file: HubFile,
+    /// The further parts of a split file, in order.
+    pub further: Vec<HubFile>,
     /// In upper case, such as `Q4_K_M`; `None` if the name has none.
     pub quantization: Option<String>,
-    /// Of all parts if it is split.
+    /// Of all parts.
     pub bytes: u64,
-    /// Parts of a split file; 1 if it is whole.
-    pub parts: usize,
     pub state: State,
 }
 
@@ -52,6 +53,8 @@ pub enum State {
     /// Judged by its header.
     Supported,
     Unsupported(String),
+    /// The source does not have all parts of the split file, or they are too many; the text states the reason.
+    Incomplete(String),
 }
 
 impl Candidate {
@@ -65,27 +68,45 @@ impl Candidate {
         is_ggml(Path::new(&self.file.path))
     }
 
+    /// Its file, or the parts of a split one.
+    pub fn files(&self) -> impl Iterator<Item = &HubFile> {
+        std::iter::once(&self.file).chain(&self.further)
+    }
+
+    /// Parts of a split file; 1 if it is whole.
+    pub fn parts(&self) -> usize {
+        1 + self.further.len()
+    }
+
+    /// Why it cannot be installed.
+    pub fn problem(&self) -> Option<&str> {
+        match &self.state {
+            State::Unsupported(why) | State::Incomplete(why) => Some(why),
+            State::Possible | State::Supported => None,
+        }
+    }
+
     pub fn is_possible(&self) -> bool {
-        self.parts == 1 && !matches!(self.state, State::Unsupported(_))
+        self.problem().is_none()
     }
 }
 
 /// The candidates, from the largest to the smallest.
 pub(super) fn candidates(files: &[HubFile]) -> Vec<Candidate> {
-    let bytes = |file: &HubFile| file.size.unwrap_or(0);
-    let mut split_bytes: HashMap<(&str, usize), u64> = HashMap::new();
+    // By number.
+    let mut splits: HashMap<(&str, usize), BTreeMap<usize, &HubFile>> = HashMap::new();
     for file in files {
-        if let Some(SplitPart { stem, count, .. }) = SplitPart::of(&file.path) {
-            *split_bytes.entry((stem, count)).or_default() += bytes(file);
+        if let Some(SplitPart { stem, number, count, .. }) = SplitPart::of(&file.path) {
+            splits.entry((stem, count)).or_default().insert(number, file);
         }
     }
     let mut found: Vec<Candidate> = Vec::new();
     for file in files.iter().filter(|file| is_model(&file.path)) {
         match SplitPart::of(&file.path) {
-            None => found.push(candidate(file, bytes(file), 1)),
-            Some(SplitPart { stem, number: 1, count }) => {
-                let all = split_bytes.get(&(stem, count)).copied();
-                found.push(candidate(file, all.unwrap_or_default(), count));
+            None => found.push(candidate(file)),
+            Some(part) if part.number == 1 => {
+                let parts = splits.get(&(part.stem, part.count));
+                found.extend(parts.map(|parts| split_candidate(file, part, parts)));
             }
             Some(_) => {}
         }
@@ -94,13 +115,31 @@ pub(super) fn candidates(files: &[HubFile]) -> Vec<Candidate> {
     found
 }
 
-fn candidate(file: &HubFile, bytes: u64, parts: usize) -> Candidate {
+/// `parts`: those that the source has, by number.
+fn split_candidate(file: &HubFile, part: SplitPart<'_>, parts: &BTreeMap<usize, &HubFile>) -> Candidate {
+    let whole = candidate(file);
+    let incomplete = match (1..=part.count).find(|number| !parts.contains_key(number)) {
+        _ if part.count > SplitPart::MAX_COUNT => {
+            Some(format!("it is split into {} files; at most {} can be read", part.count, SplitPart::MAX_COUNT))
+        }
+        Some(number) => Some(format!("the source lacks its part {}", part.path(number))),
+        None => None,
+    };
+    Candidate {
+        further: parts.range(2..).map(|(_, file)| (*file).clone()).collect(),
+        bytes: parts.values().fold(0, |sum, file| sum.saturating_add(file.size.unwrap_or(0))),
+        state: incomplete.map_or(whole.state, State::Incomplete),
+        ..whole
+    }
+}
+
+fn candidate(file: &HubFile) -> Candidate {
     let quantization = quantization(&file.path).filter(|_| !is_ggml(Path::new(&file.path)));
     let state = match &quantization {
         Some(name) if !is_supported(name) => State::Unsupported(format!("the type {name}")),
         _ => State::Possible,
     };
-    Candidate { file: file.clone(), quantization, bytes, parts, state }
+    Candidate { file: file.clone(), further: Vec::new(), quantization, bytes: file.size.unwrap_or(0), state }
 }
 
 fn is_model(path: &str) -> bool {
@@ -131,11 +170,11 @@ fn is_supported(name: &str) -> bool {
     type_named(name).is_some() || base.is_some_and(is_base)
 }
 
-/// The candidates that `selector`, a quantisation or a path, means.
+/// The candidates that `selector`, a quantisation or a path, means. The path of a part means the whole split file.
 pub(super) fn select(candidates: &[Candidate], selector: &str) -> Vec<usize> {
     let is_file = is_gguf(Path::new(selector)) || is_ggml(Path::new(selector));
     let is_meant = |candidate: &Candidate| match is_file {
-        true => candidate.file.path == selector,
+        true => candidate.files().any(|file| file.path == selector),
         false => candidate.quantization.as_ref().is_some_and(|name| name.eq_ignore_ascii_case(selector)),
     };
     candidates.iter().enumerate().filter(|(_, it)| is_meant(it)).map(|(index, _)| index).collect()
@@ -224,16 +263,35 @@ mod tests {
             ("m-F16-00002-of-00002.gguf", 7 * GB),
         ]);
         let found = candidates(&list);
-        let labels: Vec<_> = found.iter().map(|it| (it.label(), it.bytes / GB, it.parts)).collect();
+        let labels: Vec<_> = found.iter().map(|it| (it.label(), it.bytes / GB, it.parts())).collect();
         let expected =
             [("F16", 15, 2), ("Q8_0", 8, 1), ("Q6_K", 6, 1), ("Q4_K_M", 5, 1), ("Q2_K", 3, 1), ("IQ2_M", 2, 1)];
         assert_eq!(labels, expected);
         let order = |limit| by_preference(&found, limit).into_iter().map(|it| found[it].label()).collect::<Vec<_>>();
-        assert_eq!(order(20 * GB), ["Q4_K_M", "Q6_K", "Q8_0", "Q2_K", "IQ2_M"]);
+        assert_eq!(order(20 * GB), ["Q4_K_M", "Q6_K", "Q8_0", "Q2_K", "F16", "IQ2_M"]);
         assert_eq!(order(4 * GB)[0], "Q2_K");
         assert_eq!(select(&found, "q6_k"), [2]);
         assert_eq!(select(&found, "m-Q2_K.gguf"), [4]);
+        assert_eq!(select(&found, "m-F16-00002-of-00002.gguf"), [0], "a part means the whole file");
         assert!(select(&found, "Q5_K_M").is_empty());
+    }
+
+    #[test]
+    fn a_split_file_is_chosen_only_with_all_its_parts() {
+        let part = |number: usize| (format!("Q8_0/m-Q8_0-{number:05}-of-00003.gguf"), GB);
+        let listed = |parts: &[(String, u64)]| {
+            let parts: Vec<(&str, u64)> = parts.iter().map(|(path, size)| (path.as_str(), *size)).collect();
+            candidates(&files(&parts))
+        };
+        let whole = listed(&[part(3), part(1), part(2)]);
+        let paths: Vec<&str> = whole[0].files().map(|file| file.path.as_str()).collect();
+        let expected: Vec<String> = (1..=3).map(|number| part(number).0).collect();
+        assert_eq!((whole.len(), whole[0].bytes, paths), (1, 3 * GB, expected.iter().map(String::as_str).collect()));
+        assert_eq!(by_preference(&whole, 8 * GB), [0]);
+        let lacking = listed(&[part(3), part(1)]);
+        assert_eq!(lacking[0].problem(), Some("the source lacks its part Q8_0/m-Q8_0-00002-of-00003.gguf"));
+        assert!(by_preference(&lacking, 8 * GB).is_empty());
+        assert!(listed(&[part(2), part(3)]).is_empty(), "without the first part, there is no header");
     }
 
     #[test]
@@ -243,7 +301,7 @@ mod tests {
         list.extend([("m-00002-of-00002.gguf", 5), ("m-Q8_0-00002-of-00002.gguf", 9)]);
         let found = candidates(&files(&list));
         assert_eq!(found.len(), 50_000);
-        assert_eq!((found[0].file.path.as_str(), found[0].bytes, found[0].parts), ("m-00001-of-00002.gguf", 6, 2));
+        assert_eq!((found[0].file.path.as_str(), found[0].bytes, found[0].parts()), ("m-00001-of-00002.gguf", 6, 2));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use outpost_hub::catalog::progress::Silent;
 use outpost_hub::catalog::{ImportOptions, TransferError, export, import, models_on_disk};
 use outpost_testing::fixtures::fixture;
+use outpost_testing::split_gguf;
 
 use crate::support::{TestBench, tree, write_folder};
 use crate::tiny_model::{self, TinyModel};
@@ -91,6 +92,40 @@ fn a_truncated_gguf_is_refused_at_once() {
         assert!(error.contains("cut.gguf") && error.contains("truncated"), "{error}");
         assert!(!bench.models().join("cut").exists());
     }
+}
+
+#[test]
+fn a_split_gguf_is_imported_with_its_folder() {
+    let bench = TestBench::new();
+    let folder = bench.path("usb/tiny");
+    let parts = split_gguf::write(&folder, "tiny", &tiny_model::bytes(&TinyModel::default()), &[0, 5]);
+    let imported = import(&bench.models(), &folder, &plain(), &mut Silent).unwrap();
+    assert_eq!((imported.name.as_str(), tree(&imported.path)), ("tiny", tree(&folder)));
+    for part in &parts {
+        let error = import(&bench.models(), part, &plain(), &mut Silent).unwrap_err().to_string();
+        assert!(error.contains("of 3 of a split model: put all parts into a folder tiny, and import"), "{error}");
+    }
+    for part in &parts {
+        let content = fs::read(part).unwrap();
+        fs::remove_file(part).unwrap();
+        let error = import(&bench.models(), &folder, &import_with_name("other"), &mut Silent).unwrap_err().to_string();
+        assert!(error.contains("cannot be used: the split model lacks 1 of its 3 parts"), "{error}");
+        fs::write(part, content).unwrap();
+    }
+}
+
+#[test]
+fn the_parts_of_a_split_file_are_listed_as_one_model() {
+    let bench = TestBench::new();
+    let whole = tiny_model::bytes(&TinyModel::default());
+    let parts = split_gguf::write(&bench.models(), "tiny", &whole, &[0, 5]);
+    let only = || {
+        let [model]: [_; 1] = models_on_disk(&bench.models()).try_into().unwrap();
+        (model.name, model.bytes)
+    };
+    assert_eq!(only(), ("tiny".to_owned(), parts.iter().map(|part| fs::metadata(part).unwrap().len()).sum()));
+    fs::write(bench.models().join("tiny.gguf"), &whole).unwrap();
+    assert_eq!(only(), ("tiny".to_owned(), whole.len() as u64), "a whole file hides the parts");
 }
 
 #[test]

@@ -15,6 +15,9 @@ mod stored_type;
 mod tensor;
 mod value;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use architecture_metadata::ArchitectureMetadata;
 pub use file::{GgufFile, MAX_HEADER_BYTES};
 pub use header::{Header, parse_header};

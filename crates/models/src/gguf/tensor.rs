@@ -8,13 +8,15 @@ use super::GgufError;
 use super::cursor::Cursor;
 use super::stored_type::{ConvertedType, StoredType};
 
-/// An entry of the tensor table. Its bytes are inside the file.
+/// An entry of the tensor table. Its bytes are inside its file.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
     pub name: String,
     /// Row-major, outermost dimension first. The file has the opposite order.
     pub shape: Vec<usize>,
     pub stored: StoredType,
+    /// The index of its file: 0, unless the model is split into several.
+    pub file: usize,
     /// Offset from the start of the file.
     pub start: u64,
     pub bytes: u64,
@@ -114,7 +116,7 @@ impl TensorInfo {
         let bytes = size_in_bytes(&sizes, stored)
             .ok_or_else(|| GgufError::damaged(format!("tensor {name} has the impossible shape {sizes:?}")))?;
         let shape = sizes.iter().rev().map(|&size| size as usize).collect();
-        Ok(Self { name, shape, stored, start, bytes })
+        Ok(Self { name, shape, stored, file: 0, start, bytes })
     }
 
     pub fn elements(&self) -> u64 {

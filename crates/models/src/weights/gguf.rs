@@ -55,7 +55,7 @@ impl Weights for GgufFile {
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
         let info =
             self.header.tensor(name).ok_or_else(|| ModelError::Checkpoint(format!("the file has no tensor {name}")))?;
-        let (storage, start, shape) = (Storage::File(self.file()), info.start, &info.shape);
+        let (storage, start, shape) = (Storage::File(self.file(info)?), info.start, &info.shape);
         StoredTensor { name: &info.name, storage, start, shape, stored: info.stored }.rows(first, count)
     }
 
