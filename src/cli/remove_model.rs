@@ -74,7 +74,7 @@ fn take_away(name: &str, models_dir: &Path, entries: &[PathBuf]) -> Result<(), R
     let staging = Staging::open(models_dir, name)?;
     let removed = staging.path("removed");
     for entry in entries {
-        // A removal that was interrupted, or the last entry, has left it.
+        // Left by an interrupted removal, or by the previous entry.
         let renamed = new_folder::remove(&removed).and_then(|()| fs::rename(entry, &removed));
         renamed.map_err(|source| failed(entry, source))?;
     }

@@ -69,7 +69,7 @@ fn repositories_without_a_usable_gguf_file_say_what_they_have() {
     refused(&list(&["a.bin", "b.pt"]), &[], &["2 pickle files (.bin, .pt), which are never read"]);
     refused(&list(&["model.safetensors"]), &[], &["1 safetensors files, but no GGUF files and no config.json"]);
     let lacking =
-        "m-Q4_K_M-00001-of-00002.gguf cannot be served: the source lacks its part m-Q4_K_M-00002-of-00002.gguf";
+        "m-Q4_K_M-00001-of-00002.gguf cannot be served: part m-Q4_K_M-00002-of-00002.gguf is missing from the source";
     refused(&list(&["m-Q4_K_M-00001-of-00002.gguf"]), &[], &[lacking]);
     refused(&list(&["m-Q1_0.gguf"]), &[], &["m-Q1_0.gguf cannot be served: the type Q1_0 is not supported"]);
 }

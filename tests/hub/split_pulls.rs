@@ -130,9 +130,9 @@ fn a_quantisation_that_lacks_a_part_is_listed_and_not_chosen() {
     split.repository.publish();
     let text = split.repository.pull_ok(&["hf:u/tiny-GGUF", "--list"]);
     assert!(text.lines().any(|line| line.starts_with("* F32")), "{text}");
-    assert!(text.contains(&format!("cannot be installed: the source lacks its part {lacking}")), "{text}");
+    assert!(text.contains(&format!("cannot be installed: part {lacking} is missing from the source")), "{text}");
     let error = split.repository.pull_error(&["hf:u/tiny-GGUF:Q8_0"]);
-    assert!(error.contains(&format!("cannot be served: the source lacks its part {lacking}")), "{error}");
+    assert!(error.contains(&format!("cannot be served: part {lacking} is missing from the source")), "{error}");
 }
 
 #[test]

@@ -109,8 +109,8 @@ pub const ROWS: &[FamilyRow] = &[
         models: "DeepSeek V2 Lite: 16B; DeepSeek V3, R1 and V3.1: 671B; GLM-4.7-Flash: 30B-A3B",
         calls: &[],
         reasoning: &[(THINK, "R1, V3.1, GLM-4.7-Flash")],
-        not_supported: "DeepSeek V3.2 (`deepseek_v32`), routing by groups of V2 as safetensors (`group_limited_greedy`), layers for multi-token \
-                        prediction, adapters of `q_b_proj`, `kv_a_proj_with_mqa` and `kv_b_proj`",
+        not_supported: "DeepSeek V3.2 (`deepseek_v32`), routing by groups of V2 as safetensors (`group_limited_greedy`), drafting with layers for \
+                        multi-token prediction, which are not read, adapters of `q_b_proj`, `kv_a_proj_with_mqa` and `kv_b_proj`",
     },
     FamilyRow { entries: &["glm4"], models: "GLM-4 0414: 9B, 32B", calls: &[], reasoning: &[], not_supported: "" },
     FamilyRow {
@@ -118,14 +118,14 @@ pub const ROWS: &[FamilyRow] = &[
         models: "GLM-4.5, 4.6 and 4.7: 355B-A32B; GLM-4.5-Air: 106B-A12B",
         calls: &[],
         reasoning: &[(THINK, "")],
-        not_supported: "GLM-4.5V (`glm4v_moe`), layers for multi-token prediction",
+        not_supported: "GLM-4.5V (`glm4v_moe`), drafting with layers for multi-token prediction, which are not read",
     },
     FamilyRow {
         entries: &["nemotron_h", "nemotron_h_moe"],
         models: "Nemotron-H: 8B, 47B; Nemotron Nano 2: 9B, 12B; Nemotron 3 Nano: 4B, 30B-A3B",
         calls: &[("Nemotron 2", "Nano 2"), (QWEN3_CODER, "Nemotron 3")],
         reasoning: &[(THINK, "Nano 2, Nemotron 3")],
-        not_supported: "Nemotron 3 Super and others with `moe_latent_size`, layers for multi-token prediction",
+        not_supported: "Nemotron 3 Super and others with `moe_latent_size`, drafting with layers for multi-token prediction, which are not read",
     },
     FamilyRow {
         entries: &["granite", "granitemoehybrid"],
@@ -160,7 +160,7 @@ pub const ROWS: &[FamilyRow] = &[
         models: "Command R, R+ (104B), R7B and A (111B); Aya 23 and Aya Expanse: 8B to 35B; Tiny Aya; with experts: Command A+, North Mini",
         calls: &[],
         reasoning: &[("<|START_THINKING|>", "Command R7B, A")],
-        not_supported: "Command A Vision as safetensors (`cohere2_vision`)",
+        not_supported: "",
     },
     FamilyRow {
         entries: &["exaone4"],
@@ -188,6 +188,6 @@ pub const ROWS: &[FamilyRow] = &[
         models: "ERNIE 4.5: 0.3B dense, 21B-A3B, 300B-A47B",
         calls: &[],
         reasoning: &[(THINK, "21B-A3B Thinking")],
-        not_supported: "ERNIE 4.5 VL (`ernie4_5_moe_vl`)",
+        not_supported: "ERNIE 4.5 VL (`ernie4_5_moe_vl`), drafting with layers for multi-token prediction, which are not read",
     },
 ];

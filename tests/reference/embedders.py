@@ -42,7 +42,7 @@ TEXTS = [
     "def f(x):\n    return x ** 2  # square",
     "Fish & chips: £4.50 (50% off!) -- cook@example.org #1 🐟🍟 👩‍👩‍👧 👍🏽",
     "Cafe\u0301 ﬁne ½ Ⅷ ＡＢＣ１２３ ﾊﾝ \u00a0no\u200bbreak\u3000wide",
-    "<table> <bos> </s> <mask> <image_soft_token> [CLS] <|im_end|>",
+    "<table> <bos> </s> <mask> [CLS] <|im_end|>",
     "A good index makes a slow search fast, but somebody has to keep it up to date. " * 16,
     "Il restauro dell'affresco è durato più di quattro anni. " * 20,
 ]

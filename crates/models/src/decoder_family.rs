@@ -34,7 +34,7 @@ pub const MIXTRAL_EXPERTS: ExpertRules = ExpertRules {
     transposed: false,
 };
 
-/// The rules of DeepSeek 3, which others have taken over.
+/// The rules of DeepSeek V3, which other families share.
 const DEEPSEEK3_EXPERTS: ExpertRules = ExpertRules {
     weights: RouterWeights::Sigmoid,
     selection_bias: true,
@@ -65,6 +65,8 @@ pub struct DecoderFamily {
     pub norms: NormPlacement,
     /// The kind of all norms.
     pub norm_kind: NormKind,
+    /// Checkpoints that have the epsilon of RMS norms have these norms instead.
+    pub optional_rms_norms: bool,
     /// Attention and feed-forward network have the same input, and both add to the residual stream.
     pub parallel: bool,
     /// Tokens attend only to themselves and those before them, unless a `config.json` says otherwise. Other networks only encode
@@ -139,6 +141,7 @@ pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     optional_qk_norms: false,
     norms: NormPlacement::Before,
     norm_kind: NormKind::Rms,
+    optional_rms_norms: false,
     parallel: false,
     causal: true,
     gemma: false,
@@ -553,6 +556,7 @@ pub const FAMILIES: &[DecoderFamily] = &[
     DecoderFamily {
         name: "cohere2moe",
         model_types: &["cohere2_moe"],
+        optional_rms_norms: true,
         leading_layers_rotate: true,
         head_width: Some(128),
         tensor_names: SHARED_EXPERT_NAMES,

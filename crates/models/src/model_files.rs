@@ -118,7 +118,7 @@ impl<'p> SplitPart<'p> {
         is_part.then_some(Self { stem, number, count, extension })
     }
 
-    /// The part that a file is by its name, without its folder.
+    /// Like [`Self::of`], for the name of a file without its folder.
     pub fn of_file(path: &'p Path) -> Option<Self> {
         Self::of(path.file_name()?.to_str()?)
     }
@@ -135,7 +135,7 @@ impl<'p> SplitPart<'p> {
     }
 }
 
-/// The files of the GGUF file whose main file is `path`: the existing parts of a split file, in order, or else the file itself.
+/// The files of the GGUF model whose main file is `path`: the existing parts of a split file, in order, or else the file itself.
 pub fn gguf_files(path: &Path) -> Vec<PathBuf> {
     let Some(part) = SplitPart::of_file(path) else { return vec![path.to_owned()] };
     let parts = part.numbers().map(|number| path.with_file_name(part.path(number)));
@@ -143,7 +143,7 @@ pub fn gguf_files(path: &Path) -> Vec<PathBuf> {
 }
 
 /// The name of the model whose main file is `path`, directly in the models folder: that of the file without its ending, and of
-/// a split file without its number. `None` for the further parts of a split file, and for all beside a whole file of its name.
+/// a split file without its number. `None` for the further parts of a split file, and for every part beside a whole file of that name.
 pub fn file_model_name(path: &Path) -> Option<&str> {
     let Some(part) = SplitPart::of_file(path) else { return path.file_stem()?.to_str() };
     let is_there = |name: String| path.with_file_name(name).is_file();
@@ -214,7 +214,7 @@ impl FolderListing {
         self.files.iter().filter(|path| is_safetensors(path)).collect()
     }
 
-    /// The main file of the GGUF model: a whole file, or the first part of a split one; `None` if there is none. Vision
+    /// The main file of the GGUF model: a whole file, or the first existing part of a split one; `None` if there is none. Vision
     /// projectors do not count. Beside a whole file, neither do parts, and beside another file, neither do importance matrices.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use crate::config_json::ConfigJson;
 use crate::error::{Result, reject_config};
 
 const KEY: &str = "quantization_config";
-/// Formats of llm-compressor in which a tensor has the numbers of its weights as they are.
+/// Formats of llm-compressor that store each weight as one unpacked number.
 const PLAIN_FORMATS: [&str; 2] = ["float-quantized", "naive-quantized"];
 /// Algorithms of NVIDIA's Model Optimizer that store weights in FP8, with one scale or one for each row.
 const FP8_ALGORITHMS: [&str; 2] = ["FP8", "FP8_PER_CHANNEL_PER_TOKEN"];
@@ -37,11 +37,11 @@ pub fn check_decoder(config: &ConfigJson<'_>, mxfp4: bool) -> Result<()> {
     }
 }
 
-/// Rejects a model of another kind whose weights are quantised.
+/// Rejects an encoder or a Whisper model whose weights are quantised.
 pub fn reject_quantised(config: &ConfigJson<'_>) -> Result<()> {
     let Some(found) = config.object(KEY, "quantization_config.")? else { return Ok(()) };
     reject_config(format!(
-        "weights quantised by {} are not supported in safetensors of such a model. Use its safetensors without quantisation",
+        "weights quantised by {} are not supported for this kind of model. Use safetensors without quantisation",
         method(&found)?
     ))
 }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_of_models_have_no_quantised_weights() {
+    fn quantised_weights_of_other_kinds_of_models_are_refused() {
         let error = problem(reject_quantised, &json!({"quant_method": "fp8"})).unwrap_or_default();
         assert!(error.contains("quantised by fp8") && error.contains("without quantisation"), "{error}");
         assert_eq!(problem(reject_quantised, &Value::Null), None);

@@ -116,7 +116,7 @@ pub struct PullPlanBody {
     /// Whether it fits into that memory; null if it is not known.
     fits: Option<bool>,
     files: Vec<PlanFileBody>,
-    /// The GGUF files to choose from, from the largest to the smallest. A split file is one of them.
+    /// The GGUF files to choose from, from the largest to the smallest. A split file is one entry.
     candidates: Vec<PlanCandidateBody>,
 }
 

@@ -352,17 +352,22 @@ fn files_of(folders: &[PathBuf]) -> Vec<PathBuf> {
 /// The state of a Hugging Face folder: its files, its tool template, its sentence-transformers modules, its voices and lexicons.
 fn hugging_face_fingerprint(folder: &Path, listing: &FolderListing) -> Option<Fingerprint> {
     let tool_use = folder.join(TOOL_USE_FILE);
-    let mut speech = files_of(&[SpeechCheckpoint::VOICES, SpeechCheckpoint::LEXICONS].map(|name| folder.join(name)));
-    speech.retain(|path| fs::metadata(path).is_ok_and(|file| file.len() > 0));
-    // The library names the folder of a module by its number: 1_Pooling, 2_Dense.
-    let is_module = |folder: &&PathBuf| {
-        let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with(|first: char| first.is_ascii_digit())
+    let inside = |folders: &[PathBuf]| {
+        let mut files = files_of(folders);
+        files.retain(|path| fs::metadata(path).is_ok_and(|file| file.len() > 0));
+        files
     };
-    let modules: Vec<PathBuf> = listing.folders.iter().filter(is_module).cloned().collect();
-    let modules = files_of(&modules);
+    let speech = inside(&[SpeechCheckpoint::VOICES, SpeechCheckpoint::LEXICONS].map(|name| folder.join(name)));
+    let modules: Vec<PathBuf> = listing.folders.iter().filter(|folder| is_module(folder)).cloned().collect();
+    let modules = inside(&modules);
     let own = listing.files.iter().chain([&tool_use]).chain(&modules).filter(|path| is_model_file(path));
     fingerprint(own.chain(&speech))
+}
+
+/// True for the name of the folder of a sentence-transformers module, which begins with a number: `1_Pooling`, `2_Dense`.
+fn is_module(folder: &Path) -> bool {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with(|first: char| first.is_ascii_digit())
 }
 
 /// Detects an adapter: a folder with its configuration and its weights. Some tools add a `config.json`. With that and

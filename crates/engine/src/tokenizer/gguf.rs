@@ -155,7 +155,7 @@ impl<'a> GgufVocabulary<'a> {
         Ok(tokenizer)
     }
 
-    /// BPE of characters, of which unknown ones become bytes, or the unknown token.
+    /// BPE of characters. Unknown characters become bytes or the unknown token.
     pub fn bpe_with_byte_fallback(&self, vocabulary: Vocab, merges: Merges) -> Result<Tokenizer, String> {
         let unknown = self.id("tokenizer.ggml.unknown_token_id").and_then(|id| self.texts.get(id as usize));
         let unknown = unknown.filter(|text| vocabulary.contains_key(*text));

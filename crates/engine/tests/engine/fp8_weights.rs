@@ -160,7 +160,7 @@ fn adapters_are_trained_over_weights_in_fp8() {
 }
 
 #[test]
-fn weights_in_fp8_take_the_memory_of_what_they_become() {
+fn weights_in_fp8_take_less_than_half_the_memory_of_floats() {
     let bytes = |name: &str| {
         let folder = ModelFolder::open(&root().join(name)).unwrap();
         (Footprint::new(&folder, &cpu()).weights, Footprint::new(&AsStored(folder), &cpu()).weights)

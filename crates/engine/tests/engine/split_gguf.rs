@@ -23,7 +23,7 @@ const DRAFTING: TinyModel = TinyModel {
     ..tiny_model::DEFAULT
 };
 
-/// An engine that computes the tokens one by one.
+/// An engine without speculative decoding.
 fn start(models: &Path) -> Engine {
     let settings = Settings { speculate: false, ..Settings::new(models, 1 << 30) };
     Engine::start(settings, Arc::new(TestClock::default())).unwrap()

@@ -88,7 +88,7 @@ pub fn import(
     }
 }
 
-/// One part of a split file is no model.
+/// Refuses a single part of a split file, which is not a model.
 fn refuse_part(source: &ImportSource, path: &Path) -> Result<(), TransferError> {
     match SplitPart::of_file(path).filter(|_| matches!(source, ImportSource::File(FileFormat::Gguf, ..))) {
         Some(SplitPart { stem, number, count, .. }) => Err(TransferError::entry(

@@ -41,12 +41,12 @@ impl Hub {
     ) -> Result<FolderPlan, HubError> {
         let no_model = |why: String| HubError::NoModel { reference: reference.to_string(), why };
         let used = match kind {
-            FolderKind::Diffusers => match self.list(MODEL_INDEX, reference, repository, progress)? {
+            FolderKind::Diffusers => match self.optional_json(MODEL_INDEX, reference, repository, progress)? {
                 Some(index) => components(&index),
                 None => return Err(bad_answer(reference, "it has no model_index.json")),
             },
             FolderKind::Transformers | FolderKind::Adapter => {
-                let modules = self.list(MODULES_FILE, reference, repository, progress)?;
+                let modules = self.optional_json(MODULES_FILE, reference, repository, progress)?;
                 modules.map_or_else(Vec::new, |modules| module_folders(&modules))
             }
         };
@@ -91,8 +91,8 @@ impl Hub {
         }
     }
 
-    /// The content of the JSON file that lists a model's parts; `None` if the repository does not have it.
-    fn list(
+    /// The content of a JSON file of the repository; `None` if there is no such file.
+    fn optional_json(
         &self,
         name: &str,
         reference: &ModelReference,

@@ -1,6 +1,7 @@
 //! Which files of a repository belong to a model of several files. It is an allow-list: what is not known is left out, so
 //! that no code, no pickle file and no weights in other formats are ever downloaded.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::repository::HubFile;
@@ -69,8 +70,8 @@ pub(super) fn folder_kind(files: &[HubFile]) -> Option<FolderKind> {
     }
 }
 
-/// The files to download. `components`: those that `model_index.json` names, or the folders of `modules.json`. `variant`: `fp16`, to take such weights where
-/// there are any.
+/// The files to download. `components`: the folders that `model_index.json` or `modules.json` names. `variant`: `fp16`, to take
+/// such weights where there are any.
 pub(super) fn select_folder(
     files: &[HubFile],
     kind: FolderKind,
@@ -155,7 +156,8 @@ pub(super) fn components(index: &serde_json::Value) -> Vec<String> {
 pub(super) fn module_folders(modules: &serde_json::Value) -> Vec<String> {
     let modules = modules.as_array().into_iter().flatten();
     let folders = modules.filter_map(|module| module.get("path")?.as_str());
-    folders.filter(|folder| !folder.is_empty()).map(str::to_owned).collect()
+    let folders: BTreeSet<&str> = folders.map(|folder| folder.trim_start_matches("./").trim_end_matches('/')).collect();
+    folders.into_iter().filter(|folder| !folder.is_empty()).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -228,7 +230,8 @@ mod tests {
         let modules = serde_json::json!([
             {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
             {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-            {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"},
+            {"idx": 2, "name": "2", "path": "./2_Dense/", "type": "sentence_transformers.models.Dense"},
+            {"idx": 3, "name": "3", "path": "2_Dense", "type": "sentence_transformers.models.Dense"},
         ]);
         let modules = module_folders(&modules);
         assert_eq!(modules, ["1_Pooling", "2_Dense"]);

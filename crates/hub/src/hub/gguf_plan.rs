@@ -18,8 +18,11 @@ use outpost_models::model_files::SplitPart;
 const FIRST_READ_BYTES: u64 = 4 << 20;
 /// The same for the further parts of a split file, which have no vocabulary.
 const FIRST_READ_OF_PART: u64 = 256 << 10;
-/// Headers that are read to find a model that is supported and fits.
-const MAX_HEADERS: usize = 4;
+/// Max bytes of their headers, and of the headers of all parts.
+const MAX_HEADER_BYTES_OF_PART: u64 = 8 << 20;
+const MAX_HEADER_SUM: u64 = 256 << 20;
+/// Candidates whose headers are read to find a model that is supported and fits.
+const MAX_EXAMINED: usize = 4;
 /// Max candidates that an error lists.
 const MAX_LISTED: usize = 30;
 
@@ -49,7 +52,7 @@ impl Hub {
     ) -> Result<GgufChoice, HubError> {
         let order = order(reference, repository, &candidates, settings.memory_bytes)?;
         let (mut failed, mut best) = (None, None);
-        for index in order.into_iter().take(MAX_HEADERS) {
+        for index in order.into_iter().take(MAX_EXAMINED) {
             let Some(candidate) = candidates.get_mut(index) else { continue };
             let (files, info, need) = match self.read_candidate(reference, candidate, settings, progress) {
                 Ok(read) => read,
@@ -91,13 +94,17 @@ impl Hub {
             progress.note(&format!("reading the headers of {} files", candidate.parts()));
         }
         let headers = HeaderFolder::new()?;
-        let mut files = Vec::new();
+        let (mut files, mut read) = (Vec::new(), 0);
         for file in candidate.files() {
             let file = self.describe_file(reference, file, progress)?;
             if candidate.is_ggml() {
                 return self.read_ggml(reference, file, settings, progress);
             }
             let start = self.gguf_header(reference, &file, progress)?;
+            read += start.len() as u64;
+            if read > MAX_HEADER_SUM {
+                return Err(unsupported(format!("the headers of its parts have more than {MAX_HEADER_SUM} bytes")));
+            }
             headers.add(header_name(&file.path), &start, file.bytes)?;
             files.push(file);
         }
@@ -113,7 +120,7 @@ impl Hub {
         progress: &mut dyn Progress,
     ) -> Result<Vec<u8>, HubError> {
         let is_further = SplitPart::of(&file.path).is_some_and(|part| part.number > 1);
-        let max = file.bytes.min(MAX_HEADER_BYTES);
+        let max = file.bytes.min(if is_further { MAX_HEADER_BYTES_OF_PART } else { MAX_HEADER_BYTES });
         let mut size = max.min(if is_further { FIRST_READ_OF_PART } else { FIRST_READ_BYTES });
         loop {
             let start = self.first_bytes(reference, file, size, progress)?;

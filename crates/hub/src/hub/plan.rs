@@ -157,6 +157,8 @@ fn local_name(name: &str, path: &str) -> String {
     match SplitPart::of(path) {
         _ if is_ggml(Path::new(path)) => path.rsplit('/').next().unwrap_or_default().to_owned(),
         Some(part) => SplitPart { stem: name, extension: "gguf", ..part }.path(part.number),
+        // A name such as m-00001-of-00002 would make it a part.
+        None if SplitPart::of(&format!("{name}.gguf")).is_some() => "model.gguf".to_owned(),
         None => format!("{name}.gguf"),
     }
 }

@@ -53,7 +53,7 @@ pub enum State {
     /// Judged by its header.
     Supported,
     Unsupported(String),
-    /// The source does not have all parts of the split file, or they are too many; the text states the reason.
+    /// The source does not have all parts of the split file, or there are too many; the text states the reason.
     Incomplete(String),
 }
 
@@ -119,10 +119,12 @@ pub(super) fn candidates(files: &[HubFile]) -> Vec<Candidate> {
 fn split_candidate(file: &HubFile, part: SplitPart<'_>, parts: &BTreeMap<usize, &HubFile>) -> Candidate {
     let whole = candidate(file);
     let incomplete = match (1..=part.count).find(|number| !parts.contains_key(number)) {
-        _ if part.count > SplitPart::MAX_COUNT => {
-            Some(format!("it is split into {} files; at most {} can be read", part.count, SplitPart::MAX_COUNT))
-        }
-        Some(number) => Some(format!("the source lacks its part {}", part.path(number))),
+        _ if part.count > SplitPart::MAX_COUNT => Some(format!(
+            "it is split into {} files, and at most {} can be read; choose another file, or merge it with `llama-gguf-split --merge` and import the result",
+            part.count,
+            SplitPart::MAX_COUNT
+        )),
+        Some(number) => Some(format!("part {} is missing from the source; choose another file", part.path(number))),
         None => None,
     };
     Candidate {
@@ -289,7 +291,10 @@ mod tests {
         assert_eq!((whole.len(), whole[0].bytes, paths), (1, 3 * GB, expected.iter().map(String::as_str).collect()));
         assert_eq!(by_preference(&whole, 8 * GB), [0]);
         let lacking = listed(&[part(3), part(1)]);
-        assert_eq!(lacking[0].problem(), Some("the source lacks its part Q8_0/m-Q8_0-00002-of-00003.gguf"));
+        assert_eq!(
+            lacking[0].problem(),
+            Some("part Q8_0/m-Q8_0-00002-of-00003.gguf is missing from the source; choose another file")
+        );
         assert!(by_preference(&lacking, 8 * GB).is_empty());
         assert!(listed(&[part(2), part(3)]).is_empty(), "without the first part, there is no header");
     }

@@ -212,8 +212,8 @@ fn widen_sharing_layers(config: &ConfigJson<'_>, layers: &mut [LayerConfig]) -> 
 }
 
 fn norm(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<NormSpec> {
-    // Cohere's models with experts may have the other kind.
-    let kind = if config.get("rms_norm_eps").is_some() { NormKind::Rms } else { family.norm_kind };
+    let has_rms_norms = family.optional_rms_norms && config.get("rms_norm_eps").is_some();
+    let kind = if has_rms_norms { NormKind::Rms } else { family.norm_kind };
     let epsilon = match family.recurrent {
         Some(RecurrentMixer::ShortConv) => "norm_eps",
         _ if family.single_sublayers => "layer_norm_epsilon",
@@ -237,7 +237,7 @@ fn latent(config: &ConfigJson<'_>) -> Result<LatentConfig> {
     })
 }
 
-/// Checkpoints of families that have the norms only in some say it.
+/// `use_qk_norm` says whether a checkpoint has the norms, if they are optional in its family.
 fn qk_norms(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Option<QkNorms>> {
     let has_norms = !family.optional_qk_norms || config.flag("use_qk_norm")?.unwrap_or(false);
     Ok(family.qk_norms.filter(|_| has_norms))
@@ -344,7 +344,7 @@ fn clamped_swiglu(config: &ConfigJson<'_>) -> Result<Activation> {
     Ok(Activation::ClampedSwiglu)
 }
 
-/// The first of the keys that the file has, an integer from 1 to `max`. It may be a list with the same one for each layer.
+/// The value of the first of `keys` that the file has: an integer from 1 to `max`, or a list with the same integer for each layer.
 fn first_integer(config: &ConfigJson<'_>, keys: &[&str], max: usize) -> Result<Option<usize>> {
     let Some(key) = keys.iter().find(|key| config.get(key).is_some()) else { return Ok(None) };
     let Some(Value::Array(of_layers)) = config.get(key) else { return config.integer(key, max) };
@@ -356,8 +356,16 @@ fn first_integer(config: &ConfigJson<'_>, keys: &[&str], max: usize) -> Result<O
     }
 }
 
+/// The same, which the file must have.
+fn required_integer(config: &ConfigJson<'_>, keys: &[&str], max: usize) -> Result<usize> {
+    match first_integer(config, keys, max)? {
+        Some(number) => Ok(number),
+        None => reject_config(format!("{} is missing", keys.join(" or "))),
+    }
+}
+
 /// Mixtral has `num_local_experts` and `intermediate_size`, Nemotron 3 `n_routed_experts`, Gemma 4 `top_k_experts`, ERNIE 4.5
-/// `moe_num_experts` and `moe_k`, Hunyuan `moe_topk`. Cohere's `expert_selection_fn` is the function of the selected scores.
+/// `moe_num_experts` and `moe_k`, Hunyuan `moe_topk`. Cohere's `expert_selection_fn` is applied to the scores of the selected experts.
 fn experts(
     config: &ConfigJson<'_>,
     family: &DecoderFamily,
@@ -367,13 +375,9 @@ fn experts(
     if config.get("moe_latent_size").is_some() {
         return reject_config("experts with a moe_latent_size are not supported".to_owned());
     }
-    let required = |keys: &[&str], name: &str, max: usize| match first_integer(config, keys, max)? {
-        Some(number) => Ok(number),
-        None => config.required(name, max),
-    };
-    let counts = ["num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"];
-    let count = required(&counts, "num_experts", 1 << 12)?;
-    let inner = required(&["moe_intermediate_size"], "intermediate_size", 1 << 20)?;
+    let counts = ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
+    let count = required_integer(config, &counts, 1 << 12)?;
+    let inner = required_integer(config, &["moe_intermediate_size", "intermediate_size"], 1 << 20)?;
     if config.text("topk_method")? == Some("group_limited_greedy") && config.integer("n_group", 1 << 12)? > Some(1) {
         return reject_config("experts of groups that are chosen by their best expert are not supported".to_owned());
     }
@@ -393,7 +397,7 @@ fn experts(
         Some(other) => return reject_config(format!("an expert_selection_fn of {other} is not supported")),
     };
     let routing = Routing {
-        experts_per_token: required(used, used.first().unwrap_or(&""), 1 << 12)?,
+        experts_per_token: required_integer(config, used, 1 << 12)?,
         weights,
         normalise_weights,
         scale: config.float("routed_scaling_factor")?.unwrap_or(1.),
@@ -434,9 +438,12 @@ fn shared_expert(
         return Ok(None);
     }
     let inner = match first_integer(config, counts, 1 << 10)? {
+        // Hunyuan's is as long as a dense network, and in transformers there is one.
+        count if family.ntk_alpha => count.unwrap_or(1) * config.required("intermediate_size", 1 << 20)?,
         Some(count) => count * inner,
-        // In transformers, Hunyuan has one.
-        None if family.ntk_alpha => inner,
+        None if key == GRANITE_INNER && family.recurrent.is_none() => {
+            required_integer(config, counts, 1 << 10)? * inner
+        }
         None => config.required(key, 1 << 20)?,
     };
     Ok(Some(SharedExpertConfig { inner, kind }))

@@ -27,7 +27,6 @@ const UNSUPPORTED_KEYS: &[&str] = &[
     "attention.key_length_mla",
     "attention.sliding_window_pattern_offset",
     "embedding_scale",
-    "interleave_moe_layer_step",
     "logit_scale",
     "moe_latent_size",
     "residual_scale",
@@ -99,10 +98,9 @@ impl DecoderConfig {
         let has_values =
             |layer: usize| !family.value_norms || header.tensor(&format!("blk.{layer}.attn_v.weight")).is_some();
         const RMS_EPSILON: &str = "attention.layer_norm_rms_epsilon";
-        const LAYER_EPSILON: &str = "attention.layer_norm_epsilon";
-        // Cohere's models with experts may have the other kind.
+        let has_rms_norms = family.optional_rms_norms && keys.nonzero_float(RMS_EPSILON)?.is_some();
         let (norm_kind, epsilon) = match family.norm_kind {
-            NormKind::Layer if !keys.has(RMS_EPSILON) || keys.has(LAYER_EPSILON) => (NormKind::Layer, LAYER_EPSILON),
+            NormKind::Layer if !has_rms_norms => (NormKind::Layer, "attention.layer_norm_epsilon"),
             _ => (NormKind::Rms, RMS_EPSILON),
         };
         let logit_scale = keys.nonzero_float("logit_scale")?.unwrap_or(1.);

@@ -119,6 +119,6 @@ pub enum SharedExpert {
     Gated,
     /// By one.
     Plain,
-    /// By one half, and the sum of the others, too.
+    /// By one half, as is the sum of the other experts.
     Averaged,
 }

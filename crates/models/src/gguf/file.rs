@@ -20,6 +20,9 @@ pub const MAX_HEADER_BYTES: u64 = 64 << 20;
 /// Bytes of the first read. If a header is longer, the next read is four times as long.
 const FIRST_READ_BYTES: u64 = 4 << 20;
 
+/// Max tensors of all parts of a split file. The largest models have some thousands.
+const MAX_SPLIT_TENSORS: usize = 1 << 20;
+
 const SPLIT_NUMBER: &str = "split.no";
 const SPLIT_COUNT: &str = "split.count";
 const SPLIT_TENSORS: &str = "split.tensors.count";
@@ -36,10 +39,10 @@ pub struct GgufFile {
 }
 
 impl GgufFile {
-    /// Opens a file. Of a split file, `path` may be any part.
+    /// Opens a file. `path` may be any part of a split file.
     ///
     /// # Errors
-    /// The file cannot be used. Of a split file, the text names the part.
+    /// The file cannot be used. If one part of a split file is the cause, the text names it.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         if let Some(part) = SplitPart::of_file(path) {
             return Self::open_split(path, part).map_err(ModelError::Checkpoint);
@@ -48,7 +51,7 @@ impl GgufFile {
         if let Some(count) = header.metadata.integer(SPLIT_COUNT).filter(|count| *count > 1) {
             let number = header.metadata.integer(SPLIT_NUMBER).unwrap_or(0).saturating_add(1);
             return Err(ModelError::Checkpoint(format!(
-                "the file is part {number} of {count} of a split model: put all parts into one folder, and name them \
+                "the file is part {number} of {count} of a split model: put all parts into one folder, and name this one \
                  NAME-{number:05}-of-{count:05}.gguf"
             )));
         }
@@ -112,7 +115,7 @@ fn paths(path: &Path, part: SplitPart<'_>) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// Checks that the header of a part is that of the part which its name says.
+/// Checks that the header of a part has the number and the count that its name says.
 fn check_place(metadata: &Metadata, part: SplitPart<'_>) -> Result<(), String> {
     let SplitPart { number, count, .. } = part;
     match (metadata.integer(SPLIT_NUMBER), metadata.integer(SPLIT_COUNT)) {
@@ -123,7 +126,7 @@ fn check_place(metadata: &Metadata, part: SplitPart<'_>) -> Result<(), String> {
             own.saturating_add(1)
         )),
         _ => Err(format!(
-            "its header has no {SPLIT_NUMBER} and {SPLIT_COUNT}, so it is no part of a split model; if it is a whole \
+            "its header has no {SPLIT_NUMBER} and {SPLIT_COUNT}, so it is not part of a split model; if it is a whole \
              model, remove -{number:05}-of-{count:05} from its name"
         )),
     }
@@ -138,6 +141,11 @@ fn append(first: &mut Header, other: Header, file: usize) -> Result<(), String> 
         return Err(format!(
             "{SPLIT_TENSORS} is {own}, but {all} in the first part: it belongs to another split model; replace it with the \
              right part"
+        ));
+    }
+    if first.tensors.len() + other.tensors.len() > MAX_SPLIT_TENSORS {
+        return Err(format!(
+            "the parts up to this one have more than {MAX_SPLIT_TENSORS} tensors; such a model cannot be read"
         ));
     }
     first.tensors.extend(other.tensors.into_iter().map(|tensor| TensorInfo { file, ..tensor }));

@@ -78,7 +78,7 @@ fn type_name(stored: StoredType) -> &'static str {
     TYPES.iter().find(|row| row.2 == Some(stored)).map_or("unknown", |row| row.1)
 }
 
-/// The name of the type of most elements, from the types and sizes of tensors.
+/// The name of the type that most elements have. `tensors`: the type and the number of elements of each.
 pub fn most_frequent_type(tensors: impl Iterator<Item = (StoredType, u64)>) -> Option<&'static str> {
     let mut elements: HashMap<&'static str, u64> = HashMap::new();
     for (stored, count) in tensors {

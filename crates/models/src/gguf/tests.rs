@@ -137,7 +137,7 @@ fn each_tensor_is_in_one_part() {
 fn a_part_with_another_name_says_how_to_name_it() {
     let split = split();
     fs::rename(&split.parts[1], split.path("renamed.gguf")).unwrap();
-    let expected = "the file is part 2 of 3 of a split model: put all parts into one folder, and name them \
+    let expected = "the file is part 2 of 3 of a split model: put all parts into one folder, and name this one \
         NAME-00002-of-00003.gguf";
     assert_eq!(problem(&split.path("renamed.gguf")), expected);
 }

@@ -4,7 +4,7 @@ use super::context::Context;
 use crate::backend::{Backend, Tensor};
 use crate::error::Result;
 
-/// Multiplies each channel of a vector with a factor of its own.
+/// Multiplies each channel of a vector by a factor of its own.
 #[derive(Debug)]
 pub(crate) struct ChannelFactors<B: Backend>(
     /// Zeros and the factors minus one, as [`Backend::modulate`] takes them: `[1, 1, 1, 2 · channels]`.

@@ -38,7 +38,7 @@ impl<B: Backend> Linear<B> {
         self.0.rows()
     }
 
-    /// Vectors on the host, all of the same size. The results are on the host, too.
+    /// Applies the layer to vectors on the host, all of the same length. The results are on the host, too.
     pub fn forward_vectors(&self, backend: &B, vectors: &[Vec<f32>]) -> Result<Vec<Vec<f32>>> {
         let Some(inputs) = vectors.first().map(Vec::len) else { return Ok(Vec::new()) };
         let ctx = &Context::new(backend);

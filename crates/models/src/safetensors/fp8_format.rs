@@ -1,4 +1,4 @@
-//! Numbers of eight bits (Micikevicius et al. 2022, "FP8 Formats for Deep Learning", <https://arxiv.org/abs/2209.05433>).
+//! 8-bit floats, FP8 (Micikevicius et al. 2022, "FP8 Formats for Deep Learning", <https://arxiv.org/abs/2209.05433>).
 
 use half::f16;
 
@@ -19,7 +19,7 @@ impl Fp8Format {
         }
     }
 
-    /// The numbers of all codes.
+    /// The values of all 256 codes.
     pub fn numbers(self) -> [f32; 256] {
         std::array::from_fn(|code| self.number(code as u8))
     }
@@ -36,12 +36,12 @@ impl Fp8Format {
 /// There are no infinities, and one code of each sign is not a number.
 fn e4m3(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
-    let size = match (code & 0x7f, exponent) {
+    let magnitude = match (code & 0x7f, exponent) {
         (0x7f, _) => f32::NAN,
         (_, 0) => mantissa * 2f32.powi(-9),
         _ => (1. + mantissa / 8.) * 2f32.powi(exponent - 7),
     };
-    if code < 0x80 { size } else { -size }
+    if code < 0x80 { magnitude } else { -magnitude }
 }
 
 #[cfg(test)]

@@ -100,7 +100,8 @@ impl ModelFolder {
 pub const OLD_TEXT_PREFIX: &str = "language_model.model.";
 
 /// The `model_type` of multimodal models whose part for texts can be used by itself.
-pub const MULTIMODAL_TYPES: [&str; 6] = ["gemma3", "gemma4", "gemma4_unified", "mistral3", "qwen3_5", "qwen3_5_moe"];
+pub const MULTIMODAL_TYPES: [&str; 7] =
+    ["cohere2_vision", "gemma3", "gemma4", "gemma4_unified", "mistral3", "qwen3_5", "qwen3_5_moe"];
 
 /// The keys that published files of Gemma 3 leave out of `text_config` if they have transformers' default.
 fn gemma3_defaults() -> Map<String, Value> {

@@ -7,7 +7,8 @@
 //!
 //! Weights become Q8_0 when they are loaded, which takes 8.5 bits a weight. Rounding normally distributed weights to E4M3 is an error of
 //! 2.65 % of their standard deviation, by blocks as well as by rows. Q8_0 of these is off by 2.70 % from the weights, and by 0.55 % from E4M3;
-//! bf16, which takes twice the memory, by 2.65 % and 0.17 %. With the heavier tails of a t-distribution of five degrees, it is 2.73 % and 0.67 %.
+//! bf16, which takes twice the memory, by 2.65 % and 0.17 %. For a t-distribution with
+//! five degrees of freedom, whose tails are heavier, Q8_0 is off by 2.73 % and 0.67 %.
 
 use std::fs::File;
 
@@ -20,12 +21,12 @@ use crate::backend::DType;
 use crate::error::ModelError;
 use crate::safetensors::{FP8_SCALES, Fp8Format, ModelFolder, TensorInfo};
 
-/// The ends of the names of numbers that describe activations and the KV cache.
-const ACTIVATION_SCALES: [&str; 6] =
-    ["activation_scale", "input_scale", "output_scale", "q_scale", "k_scale", "v_scale"];
+/// The ends of the names of scales of activations and of the KV cache.
+const ACTIVATION_SCALES: [&str; 8] =
+    ["activation_scale", "input_scale", "output_scale", "q_scale", "k_scale", "v_scale", "kv_scale", "prob_scale"];
 
-/// The end of the name of the projection of latent attention that is transposed in parts. The rounding of rows to Q8_0 would not be that of
-/// columns, so these parts become bf16. The few other weights of the tensor do, too.
+/// The end of the name of the projection of latent attention whose parts are transposed when they are loaded. Q8_0 would round blocks of
+/// rows, but the transposed matrix has blocks of columns, so the whole tensor becomes bf16.
 const TRANSPOSED: &str = ".kv_b_proj.weight";
 
 /// A tensor in FP8.
@@ -88,7 +89,8 @@ impl<'a> Fp8Tensor<'a> {
         let Some((info, file)) = self.scales else {
             let [one, other] = FP8_SCALES;
             return Err(ModelError::Checkpoint(format!(
-                "tensor {name} has the type {dtype} and no scale: the files have neither {name}{one} nor {name}{other}"
+                "tensor {name} has the type {dtype} and no scale: the files have neither {name}{one} nor {name}{other}. \
+                 Download all files of the model again, or use a GGUF file"
             )));
         };
         let kind = ScaleType::of(info).ok_or_else(|| {
@@ -99,7 +101,8 @@ impl<'a> Fp8Tensor<'a> {
         })?;
         let grid = ScaleGrid::new(shape, flat(shape), &info.shape, block_sizes(self.config)).ok_or_else(|| {
             ModelError::Checkpoint(format!(
-                "tensor {name} has the shape {shape:?}, which does not fit its scales {} of the shape {:?}: there must be one scale, or one for each matrix, row or block of weight_block_size",
+                "tensor {name} has the shape {shape:?}, which does not fit its scales {} of the shape {:?}: there must be one scale, \
+                 or one for each matrix, row or block of weight_block_size",
                 info.name, info.shape
             ))
         })?;

@@ -40,13 +40,13 @@ pub(super) enum ScaleType {
     Exponent,
 }
 
-/// Which scale is that of a weight. A scale has a block of `block` rows and columns of a matrix; the last blocks may be smaller.
+/// Maps weights to scales. Each scale applies to a block of `block` rows and columns of a matrix; the last blocks may be smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ScaleGrid {
     /// Rows of a matrix.
     rows: usize,
     block: [usize; 2],
-    /// Blocks of a matrix, one below the other and side by side.
+    /// The number of blocks of a matrix: down and across.
     blocks: [usize; 2],
 }
 
@@ -105,13 +105,13 @@ impl ScaleType {
     }
 }
 
-/// The number of a code that is an exponent.
+/// The value of a code in F8_E8M0.
 fn power_of_two(code: u8) -> f32 {
     if code == u8::MAX { f32::NAN } else { 2f32.powi(i32::from(code) - 127) }
 }
 
 impl Fp8Scales<'_> {
-    /// Rows of scales.
+    /// Reads rows of scales.
     fn read(&self, rows: Range<usize>, out: &mut Vec<f32>) -> Result<(), ModelError> {
         let columns = self.grid.blocks[1];
         let mut bytes = vec![0; rows.len() * columns * self.kind.bytes()];

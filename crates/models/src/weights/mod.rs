@@ -74,8 +74,14 @@ pub trait Weights {
 }
 
 /// The ends of the names of routers of experts, which are loaded as 32-bit floats.
-const ROUTERS: [&str; 5] =
-    ["ffn_gate_inp.weight", ".gate.weight", ".router.layer.weight", ".mlp.router.weight", ".router.proj.weight"];
+const ROUTERS: [&str; 6] = [
+    "ffn_gate_inp.weight",
+    ".gate.weight",
+    ".gate.wg.weight",
+    ".router.layer.weight",
+    ".mlp.router.weight",
+    ".router.proj.weight",
+];
 
 /// The ends of the names of embedding tables that stay in the file.
 const TABLES_IN_FILES: [&str; 2] = ["per_layer_token_embd.weight", "embed_tokens_per_layer.weight"];

@@ -78,7 +78,7 @@ fn find(table: &[(&'static str, &'static str)], stem: &str) -> Option<&'static s
     table.iter().find(|(own, _)| *own == stem).map(|(_, name)| *name)
 }
 
-/// The stems of tensors of layers that only GGUF files have by themselves.
+/// The stems of tensors of layers that are separate only in GGUF files.
 const GGUF_STEMS: &[(&str, &str)] = &[("ffn_gate_exps", ""), ("attn_k_b", ""), ("attn_v_b", "")];
 
 /// The names of the tensors of layers in all families: the stems of GGUF, and their names in Hugging Face's files. Some have stems only.
@@ -104,7 +104,7 @@ impl ModelFolder {
         rules.transposed.then(|| self.stacked_experts(name))?
     }
 
-    /// The first of the layers that only draft and follow the others under the same names.
+    /// The index of the first layer that only drafts. Such layers follow the others under the same names.
     fn first_draft_layer(&self) -> Option<u64> {
         let number = |key: &str| self.config.get(key).and_then(Value::as_u64);
         number("num_nextn_predict_layers").filter(|count| *count > 0)?;
@@ -233,8 +233,8 @@ impl Weights for ModelFolder {
         let is_multimodal = self.is_multimodal();
         let is_of_tower = |name: &str| TOWER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
         let (layers, first_draft) = (format!("{}layers.", self.prefix()), self.first_draft_layer());
-        // Those of ERNIE 4.5.
-        let drafting = format!("{}mtp_", self.prefix());
+        // The layers of ERNIE 4.5 that only draft.
+        let mtp_prefix = format!("{}mtp_", self.prefix());
         let is_of_draft_layer = |name: &str| {
             let layer = name.strip_prefix(layers.as_str()).and_then(|own| own.split_once('.')?.0.parse::<u64>().ok());
             layer.zip(first_draft).is_some_and(|(layer, first)| layer >= first)
@@ -243,7 +243,7 @@ impl Weights for ModelFolder {
             !(name.ends_with(".rotary_emb.inv_freq")
                 || (may_draft && name.starts_with(MTP_PREFIX))
                 || is_of_draft_layer(name)
-                || (first_draft.is_some() && name.starts_with(&drafting))
+                || name.starts_with(&mtp_prefix)
                 || (is_multimodal && is_of_tower(name)))
         };
         self.names_without_fp8_scales().filter(is_needed).filter_map(|name| self.matrix_name(name)).collect()

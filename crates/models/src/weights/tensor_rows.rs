@@ -26,7 +26,7 @@ pub struct Rows<'a> {
 
 /// Rows of the file that are read at once if not all of them are needed.
 const STEPPED_ROWS: usize = 32;
-/// Elements that are brought into another type at once, unless a row has more.
+/// Elements that are converted at once, unless a row has more.
 const CONVERTED_ELEMENTS: usize = 1 << 16;
 
 #[derive(Debug)]
