@@ -107,7 +107,7 @@ pub const ROWS: &[FamilyRow] = &[
     FamilyRow {
         entries: &["deepseek_v2", "deepseek_v3"],
         models: "DeepSeek V2 Lite: 16B; DeepSeek V3, R1 and V3.1: 671B; GLM-4.7-Flash: 30B-A3B",
-        calls: &[],
+        calls: &[("GLM-4.7", "GLM-4.7-Flash")],
         reasoning: &[(THINK, "R1, V3.1, GLM-4.7-Flash")],
         not_supported: "DeepSeek V3.2 (`deepseek_v32`), routing by groups of V2 as safetensors (`group_limited_greedy`), drafting with layers for \
                         multi-token prediction, which are not read, adapters of `q_b_proj`, `kv_a_proj_with_mqa` and `kv_b_proj`",
@@ -116,7 +116,7 @@ pub const ROWS: &[FamilyRow] = &[
     FamilyRow {
         entries: &["glm4_moe"],
         models: "GLM-4.5, 4.6 and 4.7: 355B-A32B; GLM-4.5-Air: 106B-A12B",
-        calls: &[],
+        calls: &[("GLM-4.5", "4.5 and 4.6"), ("GLM-4.7", "4.7")],
         reasoning: &[(THINK, "")],
         not_supported: "GLM-4.5V (`glm4v_moe`), drafting with layers for multi-token prediction, which are not read",
     },

@@ -42,7 +42,7 @@ const KNOWN: [&str; 12] = [
 /// Arguments that no schema describes.
 fn undescribed(style: ArgumentStyle) -> String {
     match style {
-        ArgumentStyle::Tagged => tagged::undescribed(),
+        ArgumentStyle::Tagged(_) => tagged::undescribed(),
         _ => literals::undescribed(),
     }
 }
@@ -51,7 +51,7 @@ fn undescribed(style: ArgumentStyle) -> String {
 pub(super) fn shared_rules(style: LiteralStyle) -> String {
     match style.arguments {
         ArgumentStyle::Json => String::new(),
-        ArgumentStyle::Tagged => tagged::RULES.to_owned(),
+        ArgumentStyle::Tagged(tags) => tagged::rules(tags),
         ArgumentStyle::Python | ArgumentStyle::Gemma => style.rules(),
     }
 }
@@ -98,7 +98,7 @@ impl ParameterGrammar {
             json_string::string(format).map_err(|what| GrammarError::schema(Some(index), String::new(), what))?;
         let name = format!("value_{index}");
         let (expression, input) = match style.arguments {
-            ArgumentStyle::Tagged => tagged::input(format, &name),
+            ArgumentStyle::Tagged(tags) => tagged::input(format, &name, tags),
             _ => (style.input(&name), Some(GrammarWithLexer::from_lark(string))),
         };
         let input = input.map(|grammar| GrammarWithLexer { name: Some(name), ..grammar });
@@ -129,7 +129,7 @@ impl Builder<'_> {
             return Ok(());
         };
         let required = names(root.get("required"));
-        if style != ArgumentStyle::Tagged && !self.has_rules(2 * properties.len()) {
+        if !matches!(style, ArgumentStyle::Tagged(_)) && !self.has_rules(2 * properties.len()) {
             return self.leave_all_open();
         }
         if required.iter().any(|name| !properties.contains_key(*name)) {
@@ -142,13 +142,13 @@ impl Builder<'_> {
             let pointer = schema::child("/properties", name);
             let is_required = required.contains(&name.as_str());
             let parameter = match style {
-                ArgumentStyle::Tagged => Some(self.tagged_parameter(name, schema, &pointer)?),
+                ArgumentStyle::Tagged(tags) => Some(self.tagged_parameter(name, schema, &pointer, tags)?),
                 _ => self.literal_parameter(name, schema, &pointer, is_required)?,
             };
             parameters.extend(parameter.map(|parameter| (parameter, is_required)));
         }
         self.written.expression = match style {
-            ArgumentStyle::Tagged => tagged::sequence(&parameters),
+            ArgumentStyle::Tagged(_) => tagged::sequence(&parameters),
             _ if parameters.is_empty() => String::new(),
             _ => self.literal_sequence(&parameters),
         };

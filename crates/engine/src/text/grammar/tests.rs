@@ -465,6 +465,46 @@ fn parameters_between_tags_match_their_schemas() {
 }
 
 #[test]
+fn keys_and_values_between_tags_match_their_schemas() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "city": { "type": "string" },
+            "unit": { "enum": ["C", "F"] },
+            "days": { "type": "array", "items": { "type": "integer" } },
+        },
+        "required": ["city", "days"],
+    });
+    for (format, line) in [(CallFormat::Glm45, "\n"), (CallFormat::Glm47, "")] {
+        let key =
+            |name: &str, value: &str| format!("<arg_key>{name}</arg_key>{line}<arg_value>{value}</arg_value>{line}");
+        let call = |name: &str, arguments: &str| format!("<tool_call>{name}{line}{arguments}</tool_call>");
+        let mut syntax = syntax(format, true);
+        syntax.callable[0].1.definition = json!({ "function": { "name": "get_weather", "parameters": schema } });
+        syntax.callable[1].1.definition = json!({ "function": { "name": "get" } });
+        let check = |text: &str| read(&mut matcher(&syntax), text);
+        let city = key("city", "St.\n\"<arg_key> < x");
+        for arguments in
+            [city.clone() + &key("unit", "F") + &key("days", "[1, 2]"), key("city", "") + &key("days", "[]")]
+        {
+            let one = format!("Let me <see.\n{}", call("get_weather", &arguments));
+            assert_eq!(check(&one), (one.len(), true), "{one}");
+            let two = format!("{one}{line}{}", call("get", ""));
+            assert_eq!(check(&two), (two.len(), true), "{two}");
+        }
+        for (arguments, part) in [
+            (city.clone(), "/tool_call>"),
+            (city.clone() + &key("days", "[1.5]"), ".5"),
+            (city.clone() + &key("unit", "K"), "K"),
+            (key("town", "x"), "town"),
+        ] {
+            let refused = call("get_weather", &arguments);
+            assert_eq!(check(&refused), (refused.rfind(part).unwrap(), false), "{refused}");
+        }
+    }
+}
+
+#[test]
 fn what_tags_cannot_enforce_is_reported_or_refused() {
     let schema = json!({
         "type": "object",

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use super::literals::GEMMA_QUOTE;
-use super::parameters::PARAMETER_HEAD;
+use super::parameters::{KEY_LINE_TAGS, KEY_TAGS, PARAMETER_TAGS, Tags};
 use super::{CallMode, OutputSpec, TextFormat, Tool};
 use crate::tokenizer::{Vocabulary, harmony};
 
@@ -27,6 +27,10 @@ pub enum CallFormat {
     /// `<tool_call>\n<function=…>\n<parameter=…>\n…\n</parameter>\n</function>\n</tool_call>` (Qwen3-Coder, Qwen 3.5,
     /// Nemotron 3).
     Qwen3Coder,
+    /// `<tool_call>…\n<arg_key>…</arg_key>\n<arg_value>…</arg_value>\n</tool_call>` (GLM-4.5 and 4.6).
+    Glm45,
+    /// `<tool_call>…<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>` (GLM-4.7).
+    Glm47,
     /// `<|tool_call_start|>[name(parameter="…")]<|tool_call_end|>` (LFM2 and LFM2.5).
     Lfm2,
     /// `<|tool_call>call:name{parameter:<|"|>…<|"|>}<tool_call|>` (Gemma 4).
@@ -41,7 +45,7 @@ pub enum CallFormat {
 pub enum ArgumentStyle {
     Json,
     /// [Parameter by parameter](super::parameters), each between tags.
-    Tagged,
+    Tagged(Tags),
     /// As [Python](super::literals) writes the keyword arguments of a call.
     Python,
     /// As [Gemma](super::literals) writes them.
@@ -56,6 +60,8 @@ pub struct Notation {
     pub lead: &'static str,
     /// In a call before its name, and between its name and its arguments.
     head: (&'static str, &'static str),
+    /// The first character of the arguments, if only it shows where the name ends.
+    pub name_end: &'static str,
     /// What may follow the name: this marker, and an ID of so many letters and digits.
     pub call_id: Option<(&'static str, usize)>,
     pub arguments: ArgumentStyle,
@@ -78,6 +84,7 @@ const HERMES: Notation = Notation {
     openings: &["<tool_call>"],
     lead: "\n",
     head: JSON_HEAD,
+    name_end: "",
     call_id: None,
     arguments: ArgumentStyle::Json,
     tail: "}\n</tool_call>",
@@ -125,14 +132,30 @@ const NEMOTRON_2: Notation = Notation {
 };
 const QWEN_3_CODER: Notation = Notation {
     head: ("<function=", ">\n"),
-    arguments: ArgumentStyle::Tagged,
+    arguments: ArgumentStyle::Tagged(PARAMETER_TAGS),
     tail: "</function>\n</tool_call>",
     ..HERMES
+};
+const GLM_45: Notation = Notation {
+    lead: "",
+    head: ("", "\n"),
+    arguments: ArgumentStyle::Tagged(KEY_LINE_TAGS),
+    tail: "</tool_call>",
+    separator: Some("\n<tool_call>"),
+    ..HERMES
+};
+const GLM_47: Notation = Notation {
+    head: ("", ""),
+    name_end: "<",
+    arguments: ArgumentStyle::Tagged(KEY_TAGS),
+    separator: Some("<tool_call>"),
+    ..GLM_45
 };
 const LFM_2: Notation = Notation {
     openings: &["<|tool_call_start|>"],
     lead: "[",
     head: ("", "("),
+    name_end: "",
     call_id: None,
     arguments: ArgumentStyle::Python,
     tail: ")",
@@ -156,6 +179,7 @@ const HARMONY: Notation = Notation {
     openings: &[],
     lead: "",
     head: ("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"),
+    name_end: "",
     call_id: None,
     arguments: ArgumentStyle::Json,
     tail: harmony::CALL,
@@ -182,8 +206,10 @@ impl CallFormat {
             Some(Self::Harmony)
         } else if has("<tool_call>") && !has("<function=") && !has("<arg_key>") {
             Some(Self::Hermes)
-        } else if has("<tool_call>") && has("<function=") && has(PARAMETER_HEAD) {
+        } else if has("<tool_call>") && has("<function=") && has(PARAMETER_TAGS.head) {
             Some(Self::Qwen3Coder)
+        } else if has("<tool_call>") && has("<arg_key>") && has("<arg_value>") {
+            Some(if has("</arg_key>\n") || has("</arg_key>\\n") { Self::Glm45 } else { Self::Glm47 })
         } else if has("<|tool_call>call:") && has(GEMMA_QUOTE) {
             Some(Self::Gemma4)
         } else if has(TOOL_CALLS) {
@@ -213,6 +239,8 @@ impl CallFormat {
             Self::Granite3 => &GRANITE_3,
             Self::Nemotron2 => &NEMOTRON_2,
             Self::Qwen3Coder => &QWEN_3_CODER,
+            Self::Glm45 => &GLM_45,
+            Self::Glm47 => &GLM_47,
             Self::Lfm2 => &LFM_2,
             Self::Gemma4 => &GEMMA_4,
             Self::Harmony => &HARMONY,
@@ -323,6 +351,14 @@ mod tests {
             (
                 Some(CallFormat::Qwen3Coder),
                 "{% for tool in tools %}{% endfor %}<tool_call>\\n<function=example>\\n<parameter=a>\\nvalue\\n</parameter>",
+            ),
+            (
+                Some(CallFormat::Glm45),
+                "{% for tool in tools %}{% endfor %}<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{arg-value-1}</arg_value>\n</tool_call>",
+            ),
+            (
+                Some(CallFormat::Glm47),
+                "{% for tool in tools %}{% endfor %}<tool_call>{function-name}<arg_key>{arg-key-1}</arg_key><arg_value>{arg-value-1}</arg_value></tool_call>",
             ),
             (Some(CallFormat::Mistral), "[AVAILABLE_TOOLS]{{ tools }}[/AVAILABLE_TOOLS]{{ '[TOOL_CALLS] [' }}"),
             (Some(CallFormat::MistralArgs), "{{ tools }}[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}"),

@@ -5,14 +5,36 @@ use serde_json::Value;
 use super::{InputFormat, Tool};
 use crate::text::stop::StopMatcher;
 
-/// Before a parameter's name.
-pub const PARAMETER_HEAD: &str = "<parameter=";
-/// After a parameter's name.
-pub const PARAMETER_LEAD: &str = ">\n";
-/// After a parameter's value.
-pub const PARAMETER_TAIL: &str = "\n</parameter>";
-/// After the last parameter.
-const END: &str = "</function>";
+/// The texts around parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tags {
+    /// Before a parameter's name.
+    pub head: &'static str,
+    /// Between its name and its value.
+    pub lead: &'static str,
+    /// After its value.
+    pub tail: &'static str,
+    /// Between a parameter and what follows it.
+    pub separator: &'static str,
+    /// After the last parameter.
+    pub end: &'static str,
+}
+
+/// Those of Qwen3-Coder.
+pub const PARAMETER_TAGS: Tags =
+    Tags { head: "<parameter=", lead: ">\n", tail: "\n</parameter>", separator: "\n", end: "</function>" };
+/// Those of GLM-4.7.
+pub const KEY_TAGS: Tags =
+    Tags { head: "<arg_key>", lead: "</arg_key><arg_value>", tail: "</arg_value>", separator: "", end: "</tool_call>" };
+/// Those of GLM-4.5 and 4.6, each in a line of its own.
+pub const KEY_LINE_TAGS: Tags = Tags { lead: "</arg_key>\n<arg_value>", separator: "\n", ..KEY_TAGS };
+
+impl Tags {
+    /// Whether a value has lines of its own. An empty one may have none.
+    pub fn has_lines(&self) -> bool {
+        self.tail.starts_with('\n')
+    }
+}
 
 /// Max parts of a schema that are looked at for the types of a parameter. Their number may be exponential.
 const MAX_PARTS: usize = 1_000;
@@ -115,10 +137,10 @@ impl JsonTypes {
 }
 
 /// Arguments between tags. Arguments that are no object are left as they are.
-pub fn written(arguments: &Value) -> String {
+pub fn written(arguments: &Value, tags: Tags) -> String {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let parameter = |(name, value): (&String, &Value)| {
-        [PARAMETER_HEAD, name, PARAMETER_LEAD, &text(value), PARAMETER_TAIL, "\n"].concat()
+        [tags.head, name, tags.lead, &text(value), tags.tail, tags.separator].concat()
     };
     match arguments {
         Value::Object(fields) => fields.iter().map(parameter).collect(),
@@ -180,6 +202,7 @@ pub fn resolved<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
 
 /// Turns parameters into JSON while they are generated.
 pub struct ParameterParser {
+    tags: Tags,
     kinds: Vec<(String, ParameterKind)>,
     state: State,
     /// Parameters so far.
@@ -191,9 +214,9 @@ enum State {
     Between(String),
     Value {
         kind: ParameterKind,
-        /// Also has the line break before the value, so that an empty value may have no line.
+        /// Also has the line break before a value with lines of its own, so that an empty value may have no line.
         end: StopMatcher,
-        /// The line break was passed on.
+        /// The line break was passed on, or there is none.
         is_open: bool,
         /// A value whose type is only known at its end.
         held: String,
@@ -201,7 +224,7 @@ enum State {
 }
 
 impl ParameterParser {
-    pub fn new(tool: &Tool) -> Self {
+    pub fn new(tool: &Tool, tags: Tags) -> Self {
         let root = tool.parameters().unwrap_or(&Value::Null);
         let properties = root.get("properties").and_then(Value::as_object).into_iter().flatten();
         let kind = |(name, schema): (&String, &Value)| (name.clone(), ParameterKind::of(schema, root));
@@ -211,18 +234,19 @@ impl ParameterParser {
             }
             None => properties.map(kind).collect(),
         };
-        Self { kinds, state: State::Between(String::new()), count: 0 }
+        Self { tags, kinds, state: State::Between(String::new()), count: 0 }
     }
 
     /// Takes a character. Returns what it adds to the JSON of the arguments, and whether they end with it.
     pub fn push(&mut self, ch: char) -> (String, bool) {
+        let tags = self.tags;
         match &mut self.state {
             State::Between(seen) => {
                 seen.push(ch);
-                if seen.ends_with(END) {
+                if seen.ends_with(tags.end) {
                     return (if self.count == 0 { "{}" } else { "}" }.to_owned(), true);
                 }
-                let name = seen.strip_suffix(PARAMETER_LEAD).and_then(|seen| seen.rsplit_once(PARAMETER_HEAD));
+                let name = seen.strip_suffix(tags.lead).and_then(|seen| seen.rsplit_once(tags.head));
                 let Some((_, name)) = name else { return (String::new(), false) };
                 let kind = self.kinds.iter().find(|(known, _)| known == name).map(|(_, kind)| *kind);
                 let kind = kind.unwrap_or(ParameterKind::Mixed(JsonTypes::ANY));
@@ -230,9 +254,11 @@ impl ParameterParser {
                 let quote = if kind == ParameterKind::Text { "\"" } else { "" };
                 let json = format!("{separator}{}: {quote}", Value::from(name));
                 self.count += 1;
-                let mut end = StopMatcher::new(vec![PARAMETER_TAIL.to_owned()]);
-                end.push("\n");
-                self.state = State::Value { kind, end, is_open: false, held: String::new() };
+                let mut end = StopMatcher::new(vec![tags.tail.to_owned()]);
+                if tags.has_lines() {
+                    end.push("\n");
+                }
+                self.state = State::Value { kind, end, is_open: !tags.has_lines(), held: String::new() };
                 (json, false)
             }
             State::Value { kind, end, is_open, held } => {
@@ -283,13 +309,15 @@ fn json_or_string(types: JsonTypes, text: &str) -> String {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{JsonTypes, ParameterKind, ParameterParser, choices};
+    use super::{
+        JsonTypes, KEY_LINE_TAGS, KEY_TAGS, PARAMETER_TAGS, ParameterKind, ParameterParser, Tags, choices, written,
+    };
     use crate::text::tools::Tool;
 
-    fn parsed(parameters: Value, text: &str) -> (String, Vec<bool>) {
+    fn parsed(parameters: Value, text: &str, tags: Tags) -> (String, Vec<bool>) {
         let definition = json!({ "function": { "parameters": parameters } });
         let tool = Tool { name: "f".to_owned(), definition, strict: false, input: None };
-        let mut parser = ParameterParser::new(&tool);
+        let mut parser = ParameterParser::new(&tool, tags);
         text.chars().map(|ch| parser.push(ch)).unzip()
     }
 
@@ -312,14 +340,32 @@ mod tests {
             + &value("unknown", "[1]")
             + &value("text", "")
             + "<parameter=text>\n</parameter>\n<parameter=any>\n5\n</parameter>\n";
-        let (json, ends) = parsed(parameters, &format!("{all}</function>"));
+        let (json, ends) = parsed(parameters, &format!("{all}</function>"), PARAMETER_TAGS);
         assert_eq!(ends.iter().position(|end| *end), Some(ends.len() - 1));
         let expected = format!(
             "{{\"text\": {}, \"count\": 5, \"tags\": [\"x\", {{}}], \"any\": null, \"any\": \"no json\", \"unknown\": [1], \"text\": \"\", \"text\": \"\", \"any\": \"5\"}}",
             Value::from(text)
         );
         assert_eq!(json, expected);
-        assert_eq!(parsed(json!({}), "</function>").0, "{}");
+        assert_eq!(parsed(json!({}), "</function>", PARAMETER_TAGS).0, "{}");
+    }
+
+    #[test]
+    fn what_is_written_is_parsed_with_all_tags() {
+        let parameters = json!({ "properties": { "a": { "type": "string" }, "b": { "type": "array" } } });
+        for arguments in [
+            json!({ "a": "", "b": [1, "x"] }),
+            json!({ "a": "\n x < y </arg \n", "b": [] }),
+            json!({ "c": true, "d": "text", "e": null }),
+            json!({}),
+        ] {
+            for tags in [PARAMETER_TAGS, KEY_TAGS, KEY_LINE_TAGS] {
+                let text = written(&arguments, tags) + tags.end;
+                let (json, ends) = parsed(parameters.clone(), &text, tags);
+                assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), arguments, "{text}");
+                assert_eq!(ends.iter().position(|end| *end), Some(ends.len() - 1), "{text}");
+            }
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ const LLAMA_CALL_START: &str = "{\"name\"";
 
 pub struct CallParser {
     syntax: Arc<CallSyntax>,
-    /// The beginning of each tool's calls.
+    /// The beginning of each tool's calls, with the character that ends it.
     heads: Vec<String>,
     /// Finds calls without an opening.
     bare: BareCallMatcher,
@@ -60,7 +60,7 @@ impl Converter {
     fn new(style: ArgumentStyle, tool: &Tool) -> Option<Self> {
         match style {
             ArgumentStyle::Json => None,
-            ArgumentStyle::Tagged => Some(Self::Tagged(ParameterParser::new(tool))),
+            ArgumentStyle::Tagged(tags) => Some(Self::Tagged(ParameterParser::new(tool, tags))),
             ArgumentStyle::Python => Some(Self::Literals(LiteralParser::default())),
             ArgumentStyle::Gemma => Some(Self::Literals(LiteralParser::gemma())),
         }
@@ -110,7 +110,7 @@ pub struct Parsed {
 impl CallParser {
     pub fn new(syntax: Arc<CallSyntax>) -> Self {
         let notation = syntax.format.notation();
-        let heads = syntax.callable.iter().map(|(_, tool)| notation.head(&tool.name)).collect();
+        let heads = syntax.callable.iter().map(|(_, tool)| notation.head(&tool.name) + notation.name_end).collect();
         let bare = BareCallMatcher::new(syntax.callable.iter().map(|(_, tool)| tool.name.as_str()));
         let state = match syntax.format {
             _ if syntax.call_required => State::Markup(String::new()),
@@ -196,7 +196,9 @@ impl CallParser {
                 let syntax = Arc::clone(&self.syntax);
                 if let Some((_, tool)) = found.and_then(|(index, _)| syntax.callable.get(index)) {
                     self.start_call(tool.name.clone(), false, parsed);
-                    if let Some(converter) = Converter::new(syntax.format.notation().arguments, tool) {
+                    let notation = syntax.format.notation();
+                    if let Some(mut converter) = Converter::new(notation.arguments, tool) {
+                        notation.name_end.chars().for_each(|ch| drop(converter.push(ch)));
                         self.state = State::Converted(converter);
                     }
                 }

@@ -206,7 +206,7 @@ fn written_calls(format: CallFormat, calls: &[ToolCall], protect: &dyn Fn(&str) 
         let arguments = call.arguments_value();
         let arguments = match notation.arguments {
             ArgumentStyle::Json => to_json(&arguments),
-            ArgumentStyle::Tagged => parameters::written(&arguments),
+            ArgumentStyle::Tagged(tags) => parameters::written(&arguments, tags),
             ArgumentStyle::Python => literals::arguments(&arguments),
             ArgumentStyle::Gemma => literals::gemma_arguments(&arguments),
         };

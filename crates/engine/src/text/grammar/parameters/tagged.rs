@@ -6,18 +6,21 @@ use serde_json::Value;
 
 use super::builder::{Builder, MAX_UNDESCRIBED};
 use crate::text::grammar::error::GrammarError;
-use crate::text::grammar::regex_escape::{quote, without_anchors};
+use crate::text::grammar::regex_escape::{escape, quote, without_anchors};
 use crate::text::tools::InputFormat;
-use crate::text::tools::parameters::{
-    JsonTypes, PARAMETER_HEAD, PARAMETER_LEAD, PARAMETER_TAIL, ParameterKind, choices, resolved,
-};
+use crate::text::tools::parameters::{JsonTypes, ParameterKind, Tags, choices, resolved};
 
 /// The value of a string with the tag after it, and a parameter that no schema describes.
-pub(super) const RULES: &str = r#"tagged_value: tagged_text "\n"
-tagged_text[lazy]: /((?s:.*)\n)?<\/parameter>/
-tagged_parameter: "<parameter=" TAGGED_NAME ">\n" tagged_value
-TAGGED_NAME: /[^<>\n]{1,100}/
-"#;
+pub(super) fn rules(tags: Tags) -> String {
+    let tail = escape(tags.tail.trim_start_matches('\n'));
+    let text = if tags.has_lines() { r"((?s:.*)\n)?" } else { "(?s:.*)" };
+    let separator = if tags.separator.is_empty() { String::new() } else { quote(tags.separator) };
+    let (head, lead) = (quote(tags.head), quote(tags.lead));
+    format!(
+        "tagged_value: tagged_text {separator}\ntagged_text[lazy]: /{text}{tail}/\n\
+         tagged_parameter: {head} TAGGED_NAME {lead} tagged_value\nTAGGED_NAME: /[^<>\\n]{{1,100}}/\n"
+    )
+}
 
 /// Keywords of strings that cannot be enforced.
 const OF_STRINGS: [&str; 9] = ["pattern", "format", "minLength", "maxLength", "allOf", "anyOf", "oneOf", "not", "if"];
@@ -35,18 +38,19 @@ pub(super) fn sequence(parameters: &[(String, bool)]) -> String {
 
 /// The input of a custom tool, and its grammar with this name. Texts of a regular expression have no closing tag; those of a
 /// grammar must not have one.
-pub(super) fn input(format: &InputFormat, name: &str) -> (String, Option<GrammarWithLexer>) {
+pub(super) fn input(format: &InputFormat, name: &str, tags: Tags) -> (String, Option<GrammarWithLexer>) {
     let grammar = match format {
         InputFormat::Text => None,
         InputFormat::Regex(regex) => {
             let regex = without_anchors(regex).replace('/', r"\/");
-            let value = format!("/{regex}/ & ~/(?s:.*)\\n<\\/parameter>(?s:.*)/");
+            let tail = escape(tags.tail).replace('\n', r"\n");
+            let value = format!("/{regex}/ & ~/(?s:.*){tail}(?s:.*)/");
             Some(GrammarWithLexer::from_lark(format!("start: VALUE\nVALUE: {value}\n")))
         }
         InputFormat::Lark(lark) => Some(GrammarWithLexer::from_lark(lark.clone())),
     };
-    let value = if grammar.is_some() { described(&format!("@{name}")) } else { "tagged_value".to_owned() };
-    (format!("{} {value}", head("input")), grammar)
+    let value = if grammar.is_some() { described(&format!("@{name}"), tags) } else { "tagged_value".to_owned() };
+    (format!("{} {value}", head("input", tags)), grammar)
 }
 
 impl Builder<'_> {
@@ -56,18 +60,19 @@ impl Builder<'_> {
         name: &str,
         schema: &Value,
         pointer: &str,
+        tags: Tags,
     ) -> Result<String, GrammarError> {
         if name.contains(['<', '>', '\n']) {
             return Err(self.error(pointer, "has a name that cannot be written in this model's format of calls"));
         }
-        Ok(format!("{} {}", head(name), self.tagged_value(schema, pointer)?))
+        Ok(format!("{} {}", head(name, tags), self.tagged_value(schema, pointer, tags)?))
     }
 
     /// The rule of a parameter's value and of the tag after it.
-    fn tagged_value(&mut self, schema: &Value, pointer: &str) -> Result<String, GrammarError> {
+    fn tagged_value(&mut self, schema: &Value, pointer: &str, tags: Tags) -> Result<String, GrammarError> {
         let kind = ParameterKind::of(schema, self.root);
         if kind == ParameterKind::Json {
-            return Ok(described(&self.json(schema, pointer)?));
+            return Ok(described(&self.json(schema, pointer)?, tags));
         }
         let has_texts = kind == ParameterKind::Text || kind == ParameterKind::Mixed(JsonTypes::STRING_OR_NULL);
         if !has_texts {
@@ -78,7 +83,7 @@ impl Builder<'_> {
             if texts.is_empty() {
                 return Err(self.error(pointer, "allows no value"));
             }
-            let end = format!("{PARAMETER_TAIL}\n");
+            let end = [tags.tail, tags.separator].concat();
             let texts: Vec<String> = texts.iter().map(|text| quote(&format!("{text}{end}"))).collect();
             return Ok(format!("({})", texts.join(" | ")));
         }
@@ -95,11 +100,11 @@ impl Builder<'_> {
     }
 }
 
-fn head(name: &str) -> String {
-    quote(&format!("{PARAMETER_HEAD}{name}{PARAMETER_LEAD}"))
+fn head(name: &str, tags: Tags) -> String {
+    quote(&[tags.head, name, tags.lead].concat())
 }
 
 /// A value, and the tag after it.
-fn described(value: &str) -> String {
-    format!("{value} {}", quote(&format!("{PARAMETER_TAIL}\n")))
+fn described(value: &str, tags: Tags) -> String {
+    format!("{value} {}", quote(&[tags.tail, tags.separator].concat()))
 }

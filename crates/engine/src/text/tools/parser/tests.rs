@@ -55,6 +55,12 @@ fn calls_are_found_with_any_chunking() {
         "[TOOL_CALLS] [{{\"name\": \"ab\", \"arguments\": {TRICKY}}}, {{\"name\": \"a\", \"arguments\": {{}}}}]"
     );
     let tagged = "See.\n<tool_call>\n<function=ab>\n<parameter=x>\n}</tool_call>\"{[\n</parameter>\n<parameter=y>\n[{}, {\"z\": \"<tool_call>\"}]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=a>\n</function>\n</tool_call>";
+    let glm = |line: &str| {
+        let key =
+            |name: &str, value: &str| format!("<arg_key>{name}</arg_key>{line}<arg_value>{value}</arg_value>{line}");
+        let arguments = key("x", "}</tool_call>\"{[") + &key("y", "[{}, {\"z\": \"<tool_call>\"}]");
+        format!("See.\n<tool_call>ab{line}{arguments}</tool_call>{line}<tool_call>a{line}</tool_call>")
+    };
     let llama = format!(" {{\"name\": \"ab\", \"parameters\": {TRICKY}}}");
     let list = |before: &str, after: &str| mistral.replace("[TOOL_CALLS] ", before) + after;
     let python =
@@ -64,6 +70,8 @@ fn calls_are_found_with_any_chunking() {
         assert_eq!(run(CallFormat::Hermes, false, &hermes, cut), ("Let me <tool see.\n".to_owned(), both.clone()));
         assert_eq!(run(CallFormat::Mistral, false, &mistral, cut), (String::new(), both.clone()));
         assert_eq!(run(CallFormat::Qwen3Coder, false, tagged, cut), ("See.\n".to_owned(), both.clone()));
+        assert_eq!(run(CallFormat::Glm45, false, &glm("\n"), cut), ("See.\n".to_owned(), both.clone()));
+        assert_eq!(run(CallFormat::Glm47, false, &glm(""), cut), ("See.\n".to_owned(), both.clone()));
         assert_eq!(run(CallFormat::Mistral, true, &mistral, cut).1, both);
         for (format, before, after) in [
             (CallFormat::Granite3, "Text <|tool_call<|tool_call|>", ""),
