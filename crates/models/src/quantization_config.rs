@@ -1,7 +1,7 @@
-//! The `quantization_config` of a `config.json`: in which formats weights are supported.
+//! The `quantization_config` of a `config.json`: which formats of weights are supported.
 //!
-//! What the scales of weights in FP8 are is told by their tensors (`weights::fp8`). Here, formats are named that are not read at all, so that
-//! the error does not speak of tensors.
+//! The scales of weights in FP8 are found by the names of their tensors (`weights::fp8`). This module rejects formats that are not
+//! supported, so that the error names the format and not a tensor.
 
 use serde_json::Value;
 

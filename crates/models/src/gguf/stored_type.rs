@@ -1,8 +1,8 @@
 //! The types of stored weights: those of kernels, and those that are converted to 8 bits when they are loaded.
 //!
-//! The converted types have codebooks, three values a weight, or scales that no kernel has. Their files are small, but in memory a weight
-//! takes 8.5 bits (Q8_0). Rounding to 8 bits changes a weight by at most 1/250 of the largest of its 32, far less than the type has
-//! changed it before.
+//! The converted types have codebooks, three values a weight, or scales that no kernel supports. Their files are small, but in memory
+//! a weight takes 8.5 bits (Q8_0). Rounding to 8 bits changes a weight by at most 1/250 of the largest of its 32, far less than the type
+//! has changed it before.
 
 use crate::backend::{DType, dequantise};
 

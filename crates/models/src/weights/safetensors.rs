@@ -226,7 +226,7 @@ impl Weights for ModelFolder {
     }
 
     /// Leaves out the RoPE frequencies of old exports, which `config.json` describes, vision towers, and layers that only draft.
-    /// A matrix whose codes and scales are tensors of their own has one name. The scales of activations are left out with them.
+    /// A matrix whose codes and scales are tensors of their own has one name. Scales of activations are left out, too.
     fn names(&self) -> Vec<String> {
         let family = decoder_config::find_family(&self.config);
         let may_draft = family.is_some_and(|family| family.recurrent.is_some());
